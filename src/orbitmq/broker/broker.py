@@ -400,7 +400,7 @@ class Broker:
         self.security.load()
         self.filters = ConsumerFilters(config, self._clock, file("consumerFilter.json"))
         self.filters.load()
-        self._steady = steady = SteadyClock(self._clock)  # for leases: a clock that is set must not end them
+        self._steady = steady = SteadyClock(self._clock)  # setting the clock must not end leases
         self.consumers = ConsumerTable(
             config,
             steady,
@@ -714,7 +714,7 @@ class Broker:
 
     def start_deliveries(self) -> None:
         """Start the deliveries of a master: delayed messages, transactions, redeliveries. Raises ``OSError``."""
-        self._clock.at_least(self.store.last_store_ms)  # the master before may have a clock ahead of ours
+        self._clock.at_least(self.store.last_store_ms)  # the previous master's clock may be ahead
         self.schedule.start()
         self.timers.start()
         self.transactions.start()
@@ -751,7 +751,7 @@ class Broker:
     def local_connection(self) -> Connection:
         return self._server.local_connection()  # the broker's end of a connection inside this process
 
-    # -- the end ---------------------------------------------------------------------------------------
+    # -- stop ------------------------------------------------------------------------------------------
 
     def _job_died(self, error: BaseException) -> None:
         """Take the broker down because a background job must never end; keeps the reason."""
@@ -774,7 +774,7 @@ class Broker:
         self._pop.release_all()
         self._send.append_pending()
         await self._server.stop(wait_s=3.0)
-        self._send.append_pending()  # oneway requests that connections kept until they were cut
+        self._send.append_pending()  # oneway requests buffered until the connections closed
         saves = LastSaves()
         if self.failover is not None:
             await saves.stop("failover.json", self.failover.stop)

@@ -78,8 +78,7 @@ class LiveConfig:
         self.version = DataVersion(timestamp_ms=clock.now_ms())
 
     def text(self) -> str:
-        """Returns all options as properties text, sorted by key, followed by those without effect. Secrets are
-        hidden."""
+        """Returns all options as properties text, sorted by key, then those without effect. Secrets are hidden."""
         values = {
             declared.key: shown(declared, getattr(config, declared.name))
             for config in self._objects
@@ -115,8 +114,7 @@ class LiveConfig:
             taken, kept = self._changes({key: value for key, value in wanted.items() if key not in skipped})
             if not taken and not role and not kept:
                 return frozenset()
-            # With failover the role comes from an election, not from the configuration, so it is not written to the
-            # file.
+            # With failover the role comes from an election, not from the configuration file.
             written = {} if self._config.failover_enabled else role
             await self._save(written | kept | {key: value for key, value, _ in taken})
             self.kept |= kept
@@ -192,8 +190,7 @@ class LiveConfig:
             values.setdefault(id(config), (config, {}))[1][declared.name] = value
         try:
             for config, changes in values.values():
-                # The same checks as at start, except the broker's own: they depend on its role, which may have been
-                # elected since.
+                # The same checks as at start. The broker's own depend on its role, which may have been elected since.
                 if config is not self._config:
                     dataclasses.replace(config, **changes)
         except ConfigError as error:

@@ -193,7 +193,7 @@ class Quotas:
                 del buckets[next(iter(buckets))]
             bucket = _Bucket(quota, now)
         bucket.fill(now)
-        buckets[key] = bucket  # last: the first one is the one used least recently
+        buckets[key] = bucket  # moved to the end; the first is the least recently used
         return bucket
 
 

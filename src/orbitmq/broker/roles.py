@@ -118,8 +118,7 @@ class RoleSwitch:
         self._listener.role_changed()
 
     def told_master(self, master_address: str, ha_address: str) -> None:
-        """Handle our master's address from a name server or the master itself; ignored with failover, where only etcd
-        decides."""
+        """Handle our master's address from a name server or the master itself. With failover only etcd decides."""
         if self._config.failover_enabled:
             return
         if self._config.is_slave and master_address != self.address and ha_address != self.ha_address:
@@ -168,8 +167,7 @@ class RoleSwitch:
             await self.when_agreed()
 
     async def _sign_in(self, master_address: str) -> None:
-        """Send the master a signed request. With access control a master sends its log only to hosts that have sent
-        one."""
+        """Send a signed request, without which a master with access control does not send its log to this host."""
         if self._rpc.sign is not None and master_address:
             await self._rpc.call(master_address, RequestCode.EXCHANGE_BROKER_HA_INFO, timeout_s=_SIGN_IN_S)
 
@@ -227,7 +225,7 @@ class RoleSwitch:
         found = dict.fromkeys((self.follower.master_address, *known))
         return [address for address in found if address not in ("", self.address)]
 
-    # -- facts -----------------------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------------
 
     def master_info(self) -> ExchangeBrokerHaInfoResponse | None:
         """Returns the response header of EXCHANGE_BROKER_HA_INFO; None on a slave."""
@@ -245,8 +243,7 @@ class RoleSwitch:
             self.told_master(told.master_address, told.master_ha_address)
 
     def take_copied(self, told: str, topics: DataVersion, groups: DataVersion) -> None:
-        """Record that a member of our failover group has copied these topics and groups, if ``told`` names these
-        versions."""
+        """Record that a member of our failover group has copied these versions, if ``told`` names them."""
         member = told.partition(":")[0]
         if member.isascii() and member.isdecimal() and told == copied_text(int(member), topics, groups):
             self.replicas.copied_tables(int(member))

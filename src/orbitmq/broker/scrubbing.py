@@ -31,8 +31,7 @@ class _Kept(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Scrubbing:
-    """One round per second reads the bytes due since the last round in pieces, and yields to other work between
-    them."""
+    """One round per second reads the bytes due since the last one, in pieces, and yields to other work."""
 
     def __init__(self, store: MessageStore, fs: FileSystem, file: SafeFile, clock: Clock) -> None:
         """``file`` stores the position. Raises ``CorruptionError``, ``OSError``."""

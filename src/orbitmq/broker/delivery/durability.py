@@ -93,8 +93,8 @@ class AckGate:
             replication.when_replicated(log_end, lambda code: finish(code, overrides=True))
 
     def _if_master(self, callback: AckCallback) -> AckCallback:
-        """Report FLUSH_SLAVE_TIMEOUT unless this broker is still master: the message is stored, but a failover may
-        discard it."""
+        """Report FLUSH_SLAVE_TIMEOUT if this broker is no longer master: a failover may discard the stored
+        message."""
         is_master = self.is_master
         assert is_master is not None
 

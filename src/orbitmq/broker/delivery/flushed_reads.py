@@ -61,7 +61,7 @@ class FlushedReads:
         flushed = self._store.confirm_offset = self._store.flushed_offset
         ready = self._held.take(flushed)
         if self._held and done:
-            self._wait()  # more came during the flush
+            self._wait()  # more messages arrived during the flush
         elif self._held:
             self._waiting = True
             asyncio.get_running_loop().call_later(_RETRY_S, self._try_again)

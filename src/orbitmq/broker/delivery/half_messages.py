@@ -38,8 +38,7 @@ _TAGS: Final = Property.TAGS.encode()
 
 
 def as_committed(half: Record) -> NewMessage:
-    """Returns the message for consumers. Raises ``RecordError`` when the half message lacks its real topic and
-    queue."""
+    """Returns the message for consumers. Raises ``RecordError`` if it lacks its real topic and queue."""
     return unparked(half)._replace(
         properties=remove_property(remove_property(half.properties, _REAL_TOPIC), _REAL_QUEUE_ID),
         sys_flag=half.sys_flag & ~_TYPE_BITS | _COMMIT,

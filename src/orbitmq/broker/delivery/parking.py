@@ -158,8 +158,7 @@ def asked_ms(properties: bytes, now_ms: int) -> int | None:
 
 
 def out_ms(due_ms: int) -> int:
-    """Returns the start of the second that a due time is entered under: the one that ends at the due time or after
-    it."""
+    """Returns the start of the second to enter a due time under: the one that ends at the due time or after it."""
     return (due_ms - 1) // 1000 * 1000
 
 

@@ -76,7 +76,7 @@ class PullWaiters:
         waiting.granted = self.revocation.version
         self._by_queue.setdefault(key, []).append(waiting)
         if len(self._deadlines) > _HEAP_SLACK + 2 * self.count:
-            # Under load a pull is answered long before its deadline. Hundreds a second, each kept with its frame
+            # Under load a pull is answered long before its deadline. Hundreds per second, each kept with its frame
             # until the next purge, used 7 MiB, which the allocator did not release.
             self._forget_answered()
         heapq.heappush(self._deadlines, (waiting.deadline_s, next(self._sequence), waiting))

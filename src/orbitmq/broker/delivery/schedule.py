@@ -84,7 +84,7 @@ class Schedule:
         """Queues whose next message is known and not yet due; messages that arrive later are due even later."""
         self._tasks: TaskOwner | None = None
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Load the cursors and correct those outside their queue. The store must be open."""
@@ -118,8 +118,8 @@ class Schedule:
             self._tasks.start(every(self._config.delay_offset_flush_interval_ms / 1000, self._save), "save")
 
     async def stop(self) -> None:
-        """Stop delivering and save the cursors. If passed messages may be truncated, revert to the last saved cursors
-        instead."""
+        """Stop delivering and save the cursors, or revert to the last saved ones if passed messages may be
+        truncated."""
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             await tasks.close()
@@ -176,7 +176,7 @@ class Schedule:
             self._wake.set()
 
     def look_again(self, passed_ms: int) -> None:
-        """Check again after the clock jumped by ``passed_ms`` (tests set the clock), which may change the message due
+        """Check again after the clock jumped by ``passed_ms`` (tests set it), which may change the message due
         next."""
         self._steps.passed(passed_ms)
         self._wake.set()
@@ -228,8 +228,7 @@ class Schedule:
         self._steps.look()
         now_ms = self._clock.now_ms()
         latest_ms = now_ms + self._levels.delay_ms(level)
-        # For messages stored before this broker started by a clock that was ahead: the whole delay, counted from the
-        # start.
+        # A clock that was ahead stored the message before this broker started: wait the whole delay from the start.
         whole_ms = int((self._began - self._clock.monotonic()) * 1000) + latest_ms
         due: list[NewMessage] = []
         places: list[int] = []
@@ -265,7 +264,7 @@ class Schedule:
         try:
             return 0 if raw is None else decode_record(raw).store_timestamp_ms + self._levels.delay_ms(level)
         except RecordError:
-            return 0  # it is skipped, with a line in the log
+            return 0  # skipped, with an error in the log
 
     def _put(self, level: int, messages: list[NewMessage]) -> int:
         """Store messages in their order; returns how many are finished. The rest must be retried."""

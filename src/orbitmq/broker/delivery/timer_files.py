@@ -106,8 +106,7 @@ class TimerWheel:
         """Delete the file; the wheel must be closed."""
         self._fs.remove(self._path)
 
-    # Read and written by position instead of mapped: writing to a mapped hole kills the process when the disk is
-    # full.
+    # Read and written by position: writing to a mapped hole kills the process when the disk is full.
     def slot(self, second: int) -> Slot | None:
         data = self._fs.pread(self._handle, SLOT.size, second % WHEEL_SECONDS * SLOT.size)
         stored, first, last, count, _ = SLOT.unpack(data)

@@ -110,7 +110,7 @@ class Timers:
         self._queue_offset = 0
         """Queue offset of the next message to enter."""
         self._known_offset = 0
-        """When the wheel is rebuilt, the queue offset up to which the checkpoint says what was delivered."""
+        """When the wheel is rebuilt, the checkpoint says which messages before this queue offset were delivered."""
         self._second = 0
         """Every second before this one is over."""
         self._seconds: list[int] = []
@@ -124,7 +124,7 @@ class Timers:
         """Topic and key pairs that messages of the current second cancel."""
         self._waiting = 0
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start delivering, on a master or a promoted slave. Raises ``OSError``."""
@@ -174,8 +174,7 @@ class Timers:
         except TimeoutError:
             logger.warning("a second of timer messages will be repeated second=%d", self._second)
         if self._running and not self._near and self._loading < 0:
-            # Messages sent later for the same second are delivered at its end, which is when Apache would deliver
-            # them.
+            # Messages sent later for the same second are delivered at its end, like Apache's.
             self._running = False
             self._second += 1
         self._near.clear()
@@ -390,7 +389,7 @@ class Timers:
         second = slot_ms // 1000
         if second < self._second:
             if known:
-                return  # delivered before the check point was written
+                return  # delivered before the checkpoint was written
             second = self._second
         self._add(second, kind, written_ms, (record.log_offset, size, _topic_hash(record)))
 
@@ -491,15 +490,14 @@ class Timers:
         begin_ms = self._second * 1000
         due_ms = begin_ms
         if not unit.kind & ROLL and _number(record, _OUT) == begin_ms:
-            # The properties give the millisecond. If they do not (a rolled message), it is due at the end of the
-            # second.
+            # The properties give the millisecond; otherwise (a rolled message) it is due at the end of the second.
             try:
                 wanted_ms = asked_ms(record.properties, record.store_timestamp_ms) or 0
             except ValueError:
                 wanted_ms = 0
             due_ms = wanted_ms if begin_ms < wanted_ms <= begin_ms + 1000 else begin_ms + 1000
         if self._loading >= 0:
-            self._near.append(_Near(due_ms, unit))  # put in order when all are read
+            self._near.append(_Near(due_ms, unit))  # sorted when all are loaded
         else:
             heapq.heappush(self._near, _Near(due_ms, unit))
 

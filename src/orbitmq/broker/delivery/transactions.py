@@ -124,7 +124,7 @@ class Transactions:
         """Open half messages that were appended again: maps every offset that producers know, and the newest one, to
         the list of all these offsets, newest last."""
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Load the cursors and start checking, on a master or a promoted slave."""
@@ -223,8 +223,7 @@ class Transactions:
         return counts
 
     def resume(self, record: Record) -> int:
-        """Restart the checks of an abandoned message; returns an end of the log like ``commit``. Raises
-        ``StoreError``."""
+        """Restart the checks of an abandoned message; returns a log end like ``commit``. Raises ``StoreError``."""
         self.puts.deliver((again(record, (Property.TRANSACTION_CHECK_TIMES, 0)),))
         return self.store.max_log_offset
 
@@ -376,7 +375,7 @@ class Transactions:
         return self._ask(half, times + 1)
 
     def _put_aside(self, half: Record) -> bool:
-        """Requeue a half message whose immunity period is longer than the default, to keep it from blocking
+        """Requeue a half message whose immunity period is longer than the default, so that it does not block
         others."""
         first = number(half, Property.TRANSACTION_PREPARED_QUEUE_OFFSET)
         place = half.queue_offset if first is None else first
@@ -425,7 +424,7 @@ class Transactions:
         if where is not None:
             places = self._places.setdefault(half.queue_offset, [half.queue_offset])
             if len(places) > 1 and number(half, Property.TRANSACTION_CHECK_TIMES) is None:
-                del self._places[places.pop()]  # put aside, and not used yet
+                del self._places[places.pop()]  # requeued, and not sent in a check yet
             places.append(where.queue_offset)
             self._places[where.queue_offset] = places
         return where

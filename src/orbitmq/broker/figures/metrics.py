@@ -458,8 +458,7 @@ class BrokerMetrics:
     # -- groups ------------------------------------------------------------------------------------------
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Yields group and topic: subscriptions of online groups, and topics with committed offsets of other
-        groups."""
+        """Yields (group, topic): the subscriptions of online groups, and committed offsets of other groups."""
         online = self.consumers.groups
         for name, group in list(online.items()):
             for topic in list(group.subscriptions):

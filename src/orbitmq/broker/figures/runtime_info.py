@@ -88,8 +88,7 @@ class RuntimeInfo:
         }
 
     def _damage(self) -> str:
-        """Returns the damage found since the start: ``messages N, queue units repaired N, found in the background
-        N``."""
+        """Returns the damage since the start: ``messages N, queue units repaired N, found in the background N``."""
         integrity, scrubber = self._store.integrity, self._store.scrubber
         return (
             f"messages {integrity.damaged_count}, queue units repaired {integrity.repaired_count}, "
@@ -190,8 +189,8 @@ class RuntimeInfo:
         }
 
     def _pools(self) -> dict[str, str]:
-        """Thread pool keys. Nothing queues for a thread here because a request is served in the turn of the event
-        loop that reads it."""
+        """Thread pool keys. Nothing queues for a thread: a request is served in the turn of the event loop that reads
+        it."""
         config = self._config
         capacities = (
             config.send_queue_capacity,

@@ -37,8 +37,7 @@ _TEN_MINUTES: Final = 600 // SAMPLE_S
 _ONE_HOUR: Final = 3600 // SAMPLE_S
 _MARKS: Final = (7, 7, 25)
 _SAMPLES: Final = (1, _TEN_MINUTES, _ONE_HOUR)
-"""``_MARKS`` is the number of marks in the minute, hour and day rings; ``_SAMPLES`` is the number of samples per
-mark."""
+"""``_MARKS``: marks in the minute, hour and day rings. ``_SAMPLES``: samples per mark of each ring."""
 _TOTAL_SAMPLES: Final = _TEN_MINUTES + 1
 FINISH_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
 
@@ -269,7 +268,7 @@ class BrokerStats:
         self.gets_before_today = 0
         self.gets_before_yesterday = 0
 
-    # -- hot -------------------------------------------------------------------------------------------
+    # -- the hot path ----------------------------------------------------------------------------------
 
     def put(self, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
         """Count stored messages."""
@@ -394,7 +393,7 @@ class BrokerStats:
                 self._gets_of.pop((topic, group), None)
         _remove(self.gets, gone, self._gone_gets)
 
-    # -- asked -----------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------
 
     @property
     def put_count(self) -> int:
@@ -499,8 +498,8 @@ class BrokerStats:
         return [] if one is None else [one]
 
     def _broker_windows(self, name: str, key: str) -> Windows | None:
-        """Returns the sums over all topics, by cluster name. Apache counts no batches here, so there is no
-        average."""
+        """Returns the sums over all topics, by cluster name. They have no average because Apache counts no batches
+        here."""
         which = {"BROKER_PUT_NUMS": 0, "BROKER_GET_NUMS": 1}.get(name.removesuffix("_WITHOUT_SYSTEM_TOPIC"))
         counted = (self.put_count, self.get_count)
         if which is None or key != self._cluster or not counted[which]:

@@ -271,8 +271,7 @@ class ConsumerTable:
             for channel in _expired(group.members, now_ms - self._config.channel_expiry_ms):
                 self._remove(group, channel.connection, "no heartbeat")
                 channel.connection.close()
-                # Apache notifies no member here, which leaves the dead member's queues unassigned until the next
-                # rebalance.
+                # Apache notifies no member here, so the dead member's queues wait for the next rebalance.
                 self._announce(group)
         horizon_ms = now_ms - self._config.subscription_expiry_ms
         for group in list(self._learnt.values()):
@@ -310,7 +309,7 @@ class ConsumerTable:
             if self.on_group_gone is not None:
                 self.on_group_gone(group.name)
 
-    # -- notices ---------------------------------------------------------------------------------------
+    # -- notifications ---------------------------------------------------------------------------------
 
     def _announce(self, group: ConsumerGroup) -> None:
         if group.broadcasting or not self._config.notify_consumer_changes:
@@ -439,8 +438,7 @@ class ProducerTable:
 
 
 def _cost(subscriptions: Collection[SubscriptionData]) -> int:
-    """Estimated memory of the subscriptions. The expression counts more than once because its tokens are kept as
-    well."""
+    """Estimated memory of the subscriptions; the tokens of an expression are kept as well."""
     return sum(_SUBSCRIPTION_BYTES + _CHAR_BYTES * len(one.sub_string) for one in subscriptions)
 
 

@@ -94,8 +94,7 @@ def compile_subscription(expression_type: str, expression: str) -> Expression:
 
 
 def _retry_filter(entries: dict[str, Expression]) -> Filter:
-    """Select a retried message by the expression for its original topic, or accept it if that topic has no
-    expression.
+    """Returns the filter of retried messages: the expression for the original topic, or any message if it has none.
 
     As an expression: ``topic IS NULL OR topic NOT IN (...) OR topic = 'A' AND ... OR topic = 'B' AND ...``.
     """
@@ -124,7 +123,7 @@ class ConsumerFilters:
         self._dirty = False
         self.bloom = BloomFilter.sized(config.filter_error_percent, config.filter_consumers_expected)
 
-    # -- what pulls ask --------------------------------------------------------------------------------
+    # -- filters of pulls ------------------------------------------------------------------------------
 
     def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
         """Returns the filter of a subscription that does not select by tag. Raises ``FilterDataNotExist``,
@@ -170,7 +169,7 @@ class ConsumerFilters:
                 bits |= entry.bits
         return bits.to_bytes(self.bloom.byte_count, "little")
 
-    # -- what heartbeats tell --------------------------------------------------------------------------
+    # -- changes by heartbeats -------------------------------------------------------------------------
 
     def subscribed(self, group: str, subscriptions: Collection[SubscriptionData]) -> None:
         """Register the expressions of a heartbeat and mark those of omitted topics as dead. Raises
@@ -209,7 +208,7 @@ class ConsumerFilters:
             if subscription.sub_version < data.client_version or (
                 subscription.sub_version == data.client_version and not same
             ):
-                return  # a member that has not heard of the newer expression
+                return  # from a member without the newer expression
             if same:
                 if data.dead or data.client_version != subscription.sub_version:
                     self._dirty = True
@@ -219,7 +218,7 @@ class ConsumerFilters:
         try:
             compiled = compile_subscription(subscription.expression_type, expression)
         except SubscriptionParseFailed as error:
-            # The group's pulls are refused from now on, which tells its members.
+            # From now on the group's pulls are refused, so its members see the error.
             logger.warning("filter refused group=%s topic=%s error=%s", group, topic, error)
             if groups.pop(group, None) is not None:
                 self._count -= 1

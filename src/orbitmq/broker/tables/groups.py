@@ -54,8 +54,7 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
 }
 """The attributes of 5.5.0. Pops of PRIORITY topics use the first."""
 _CONFIG_BYTES_MAX: Final = 1536
-"""Size limit of a config as compact JSON, which keeps it below 2 KiB in the file. Without attributes it is about
-400."""
+"""Size limit of a config as compact JSON, which keeps it below 2 KiB in the file. About 400 without attributes."""
 _READ_BIT: Final = 1 << 2
 _FORBIDDEN_MEMBER: Final = "forbiddenTable"
 

@@ -99,7 +99,7 @@ class ConsumerOffsets:
             self._next_version()
 
     def committed_again(self, count: int) -> None:
-        """Count offsets that were stored in ``committed`` for queues it had."""
+        """Count offsets that were stored in ``committed`` directly, for queues it already contains."""
         step = self._config.offset_version_step
         versions = self._commit_count // step
         self._dirty = True
@@ -175,7 +175,7 @@ class ConsumerOffsets:
         return offset
 
     def has_resets(self, key: str) -> bool:
-        """Whether any queue of ``topic@group`` has a reset that its consumer has not seen."""
+        """Whether any queue of ``topic@group`` has a reset that its consumer has not received."""
         return key in self._resets
 
     def reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
@@ -320,7 +320,7 @@ class ConsumerOffsets:
             self._dirty = False
             content = self.content()
             if self.before_save is not None and not await self.before_save():
-                self._dirty = True  # the next round tries again
+                self._dirty = True  # the next round retries
                 return
             await asyncio.to_thread(self._save, content)
 

@@ -170,11 +170,11 @@ class TableSaves:
                 try:
                     await asyncio.to_thread(self._put, number, content)
                 except OSError as error:
-                    self._dirty = True  # the periodic save tries again
+                    self._dirty = True  # the periodic save retries
                     logger.error("%s not saved error=%s", self._name, error)
                     return
                 except asyncio.CancelledError:
-                    self._dirty = True  # whether it was written is not known
+                    self._dirty = True  # it is unknown whether it was written
                     raise
         finally:
             self._running = None

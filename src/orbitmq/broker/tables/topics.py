@@ -73,7 +73,7 @@ class TopicTable:
         self.on_version: Callable[[], None] | None = None
         """Called when a change has produced a new version."""
         self.state_version = 0
-        """With failover, the epoch in which this broker is master: name servers then ignore the previous master's
+        """With failover, the epoch in which this broker is master; name servers then ignore the previous master's
         table."""
         self.mapping_version = self.data_version
         """Version of the table of static topics, which is always empty here."""
@@ -215,8 +215,7 @@ class TopicTable:
         return True
 
     def touch(self) -> None:
-        """Bump the version of an unchanged table because name servers process a table only when its version is
-        new."""
+        """Bump the version of an unchanged table, since name servers process a table only if its version is new."""
         self._bump()
         self.saves.now()
 
