@@ -245,7 +245,7 @@ class StoreConfig:
 
     @property
     def queue_file_units(self) -> int:
-        """Units of a consume queue file."""
+        """Units per consume queue file."""
         return -(-self.queue_file_bytes // 20)
 
     @property

@@ -171,7 +171,7 @@ class MessageStore:
         self._reader.own_offset = self._log.end
         if self.recovery.queue_fault:
             self._queue_fault = f"queue units cannot be written: {self.recovery.queue_fault}"
-        self._retention.guard.observe(*self._disks_used())  # a disk that is full already is said so now
+        self._retention.guard.observe(*self._disks_used())  # reports a full disk immediately
         self._renew_refusal()
         if self.recovery.queue_sync_failed:
             self._flusher.freeze_queue_claims()
@@ -386,9 +386,9 @@ class MessageStore:
         checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
         checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
         checkpoint.verified_offset = min(checkpoint.verified_offset, log_offset)
-        checkpoint.log_ms = checkpoint.queues_ms = 0  # of what is left the times are not known
+        checkpoint.log_ms = checkpoint.queues_ms = 0  # store times before the cut are unknown
         checkpoint.flush()
-        # Then all of memory, and the disk.
+        # Then all state in memory, then the files.
         log.partial_start = -1
         log.move_to(log_offset)
         log.flushed = min(log.flushed, log_offset)

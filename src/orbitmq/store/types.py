@@ -57,7 +57,7 @@ Arrival = Callable[[str, int], None]
 class ReadStatus(enum.Enum):
     """The outcome of a queue read; the names are Apache's."""
 
-    __hash__ = object.__hash__  # looked up for every pull; that of Enum is a Python function
+    __hash__ = object.__hash__  # called for every pull; Enum's is a Python function
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"

@@ -257,7 +257,7 @@ def read_json_fields(raw: bytes) -> dict[str, str]:
 
 
 def _read_loose_fields(raw: bytes) -> dict[str, str]:
-    """Also reads fields that are not texts: the C++ client writes some numbers as such, and Java takes their text."""
+    """Reads fields that are JSON numbers, which the C++ client writes, as their text, like Java."""
     fields: dict[str, str] = {}
     try:
         for key, value in _decode_loose_ext(raw).items():

@@ -52,7 +52,7 @@ class IndexService:
         self._entry_count_max = config.index_entries
         self._clock = clock
         self.with_keys = KEYS_AND_TAG if config.index_tags_enabled else KEYS
-        """Which keys of a record are indexed."""
+        """Selects the keys to index."""
         self._files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []
         self._sync_failed: deque[IndexFile] = deque()
@@ -63,7 +63,7 @@ class IndexService:
         self._cut_unfinished = False
         """The disk refused a step of ``truncate``."""
         self.synced_ms = 0
-        """End time of the last full file known to be on the disk, for the checkpoint."""
+        """End time of the last full file known to be on disk, for the checkpoint."""
         self._next_path = f"{directory}.next"
         self._next_asked = self._next_made = self._next_failed = False
         """The state of the file after the last one, which a worker thread prepares: requested, ready, failed."""
@@ -89,7 +89,7 @@ class IndexService:
                 self._fs.remove(path)
         full = [file.end_ms for file in self._files if file.is_full]
         self.synced_ms = full[-1] if full else 0
-        self._fs.remove(self._next_path)  # of a process that died
+        self._fs.remove(self._next_path)  # left by a process that died
 
     def drop_behind_gap(self, log_start: int, next_keyed: Callable[[int, bool], int | None]) -> None:
         """Remove the files after the first missing one; they are rebuilt from the log.

@@ -184,7 +184,7 @@ class SegmentList:
 
     def remove(self, start: int) -> None:
         """Remove the first or the last segment and its file."""
-        self._fs.remove(self._paths[start])  # first: what cannot be removed stays in the list
+        self._fs.remove(self._paths[start])  # first, so that a file that cannot be removed stays in the list
         self.detach(start)
 
     def detach(self, start: int) -> str:

@@ -287,7 +287,7 @@ class ConsumeQueue:
             self.write_tail()
 
     def truncate(self, log_offset: int) -> None:
-        """Drop units whose records start at or after ``log_offset``, in memory and on the disk."""
+        """Drop units whose records start at or after ``log_offset``, in memory and on disk."""
         self.rewind(log_offset)
         self.cut_files()
 

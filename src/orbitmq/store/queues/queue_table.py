@@ -126,7 +126,7 @@ class QueueTable:
         return paths
 
     def truncate(self, queue: ConsumeQueue, log_offset: int) -> None:
-        """Drop units whose records start at or after ``log_offset``, in memory and on the disk."""
+        """Drop units whose records start at or after ``log_offset``, in memory and on disk."""
         queue.truncate(log_offset)
         if self.extensions is not None:
             self.extensions.cut(queue)

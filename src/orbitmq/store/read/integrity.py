@@ -200,7 +200,7 @@ class Integrity:
         number = record.queue_offset
         before = queue.unit(number)
         if before is not None and before[:2] == (record.log_offset, record.size):
-            return ""  # it is right now: the bytes were read wrongly once
+            return ""  # it is correct now, so an earlier read was wrong
         code = self._dispatcher.code(queue, record.properties, record.store_timestamp_ms)
         try:
             queue.replace(number, record.log_offset, record.size, code)

@@ -112,8 +112,8 @@ class QueueReader:
     def limits(
         self, max_count: int, max_bytes: int | None, wanted: Filter | None
     ) -> tuple[int, tuple[int, int], tuple[int, int]]:
-        """Returns how many units a read examines, then its maximum records and bytes: if it begins in memory, and on
-        disk."""
+        """Returns how many units a read examines, and the maximum records and bytes of a read that begins in memory
+        and of one that begins on disk."""
         config = self._parts.config
         count_max = config.memory_transfer_count_max
         if max_count < count_max:

@@ -240,7 +240,7 @@ def _records_before(store: OfflineStore, segment: OfflineSegment, position: int)
         assert scanned.end is not None
         if scanned.end.position >= position:
             break
-        found.clear()  # only those right before the position, without damage between
+        found.clear()  # keep only records directly before the position, without damage in between
         at = next_record(store, segment, scanned.end.position + 1)
     return list(found)
 

@@ -168,7 +168,7 @@ class _Verifier:
 
     @property
     def _tail_severity(self) -> str:
-        """The severity of a missing end."""
+        """The severity of a problem at the end of the data: an error only after a clean shutdown."""
         return "error" if self._report.clean else "note"
 
     # Log.
@@ -196,7 +196,7 @@ class _Verifier:
         report, view = self._report, self._store.view(segment)
         if ended:
             if report.live:
-                return True  # The log has gone on since.
+                return True  # The log has grown since.
             if not is_zero(view, 0, len(view)):
                 report.add(
                     "error", "log", segment.path, "holds bytes although the log ended in an earlier segment"
@@ -428,7 +428,7 @@ class _Verifier:
         checkpoint = Checkpoint(self._store.fs, path)
         checkpoint.load()
         if report.live:
-            return  # It moves on with a log that has grown since it was walked.
+            return  # The checkpoint advances with a log that has grown since the scan.
         for name, value in (
             ("the log", checkpoint.confirm_offset),
             ("the queues", checkpoint.queues_log_offset),

@@ -96,7 +96,7 @@ class SyncWorker:
             while self._wanted or self._jobs:
                 try:
                     self._step()
-                except Exception as error:  # noqa: BLE001  (the edge of the thread: the store must hear of it)
+                except Exception as error:  # noqa: BLE001  (top of the thread: the store must be notified)
                     self._failed(error)
             if self._stopping:
                 return

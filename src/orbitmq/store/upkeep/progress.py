@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 PROGRESS_BYTES: Final = 64 << 20
 """Bytes of log scanned between checkpoints: 1 to 2 s of work for small messages."""
 PROGRESS_FILE_BYTES: Final = 256 << 10
-"""Minimum bytes scanned per queue file to sync, so that a store with many queues does not start slowly due to
+"""Minimum bytes scanned per queue file to sync, so that a store with many queues does not spend its start in
 fsync."""
 
 
@@ -36,7 +36,7 @@ class RecoveryProgress:
         self.claimed = start
         """Log offset up to which the queues may be recorded as flushed."""
         self.sync_failed = False
-        """A queue file failed to sync. Its loss is unknown, and no later sync can reveal it."""
+        """A queue file failed to sync. It is unknown what it lost, and no later sync can reveal it."""
 
     def is_due(self, log_offset: int) -> bool:
         """Whether enough of the log was scanned for another checkpoint."""

@@ -95,7 +95,7 @@ class Recovery:
         self._claimed_end = 0
         """Every record before this offset was once completely on disk."""
         self._by_time = False
-        """The checkpoint is Apache's: it has no such offset, only the store time of the last flushed record."""
+        """Compare store times instead, because the checkpoint is Apache's and has no such offset."""
         self._strict = False
         self._damage_aware = False
         self._walk_start = 0
@@ -278,7 +278,7 @@ class Recovery:
                     offset = segment_end
                     continue
                 if offset == segment_end or (end.position and chunk_end < segment_end and not self._refused):
-                    continue  # the end of the chunk cut a record: read on from it
+                    continue  # the chunk ended inside a record: read on from its start
                 reason, is_empty = end.reason, end.kind is EndKind.ZEROES
             following = self._judge(offset, reason, is_empty=is_empty)
             if following is None:
@@ -411,10 +411,10 @@ class Recovery:
         if queue_offset < queue.max_offset:
             unit = queue.unit(queue_offset)
             if unit is not None and unit[0] == log_offset:
-                queue.cursor = queue_offset  # numbers before it were lost to damage
+                queue.cursor = queue_offset  # the offsets before it were lost to damage
                 return ""
         if not self._strict and log_offset < queue.log_end:
-            return ""  # its unit is there under another number, or its topic was deleted and made again
+            return ""  # its unit has another offset, or its topic was deleted and recreated
         met_before = queue.log_end > self._walk_start
         if self._walk_start > self._log.start and not met_before and queue_offset > queue.cursor:
             # Units before the scan's start are missing, so rebuild the queue from the whole log.

@@ -65,8 +65,7 @@ class Watermarks:
         )
 
     def level(self, used: float) -> DiskLevel:
-        """Returns the level for a used fraction. A negative one is unknown: expired segments are removed to be
-        safe."""
+        """Returns the level for a used fraction. Negative means unknown: expired segments are removed to be safe."""
         if used > self.forbid:
             return DiskLevel.FORBID
         if used > self.force:

@@ -109,7 +109,7 @@ class Scrubber:
             self.position += left
             return
         if not piece.is_last and end:
-            return  # the next piece begins with the record that this one cuts off
+            return  # the next piece begins with the record that this piece cuts off
         if not piece.is_last and self._size < _PIECE_BYTES_MAX and self._may_be_long(data, end):
             self._size = min(self._size * 8, _PIECE_BYTES_MAX)
             return

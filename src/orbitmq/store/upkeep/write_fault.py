@@ -32,7 +32,8 @@ class WriteFault:
         """Why appends are currently refused; empty when they are not."""
 
     def refused(self, reason: str, log_end: int) -> None:
-        """Record that the disk refused an append at ``log_end``. Logs it immediately, then a count once a minute."""
+        """Record that the disk refused an append at ``log_end``. Logs it immediately, then once a minute with a
+        count."""
         now = self._monotonic()
         self._count += 1
         self._at, self._log_end = now, log_end

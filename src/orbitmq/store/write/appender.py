@@ -129,7 +129,8 @@ class Appender:
     def _append_lone_batch(
         self, messages: Sequence[NewMessage], batches: Sequence[bool], error: StoreError
     ) -> list[AppendedSend]:
-        """Store a lone batch that does not fit in one piece message by message; otherwise raises ``error``."""
+        """Store a lone batch message by message because it cannot be stored in one piece; otherwise raises
+        ``error``."""
         if len(messages) > 1 or not batches[0]:
             raise error
         return [self._append_split(messages[0])]
