@@ -1,3 +1,2 @@
-"""Reads topics from brokers: ``topic_source`` is what Spark opens, ``planning`` the arithmetic of queue ranges,
-``stream`` and ``progress`` a query over time, ``reading`` and ``pulls`` a task.
-"""
+"""Reads topics from brokers. ``topic_source`` is the entry point for Spark, ``planning`` the arithmetic of queue
+ranges, ``stream`` and ``progress`` handle a streaming query, ``reading`` and ``pulls`` a task."""

@@ -21,7 +21,7 @@ __all__ = ["TopicPartition", "TopicReader", "planned_partitions"]
 
 
 class TopicPartition(InputPartition):
-    """Ranges of queues of one broker, and where they could be read when they were planned."""
+    """Ranges of queues of one broker, and where they could be read at planning time."""
 
     def __init__(self, pieces: Sequence[QueueRange], address: str, from_master: bool) -> None:
         super().__init__(None)
@@ -31,7 +31,7 @@ class TopicPartition(InputPartition):
 
 
 class TopicReader(DataSourceReader):
-    """Spark's reader of one batch."""
+    """Spark's reader for one batch."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str] = COLUMNS) -> None:
         self._options = options
@@ -45,7 +45,7 @@ class TopicReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from orbitmq.spark.source.reading import read_ranges
 
-        # Spark turns an empty list of partitions into one without a value.
+        # Spark turns an empty list of partitions into one partition without a value.
         if isinstance(partition, TopicPartition):
             yield from read_ranges(
                 self._options,
@@ -60,7 +60,7 @@ class TopicReader(DataSourceReader):
 def planned_partitions(
     cluster: Cluster, options: SourceOptions, ranges: Sequence[QueueRange]
 ) -> list[InputPartition]:
-    """The ranges as Spark's partitions, split as the options say."""
+    """Returns the ranges as Spark partitions, split according to the options."""
     pieces = split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
     groups = grouped_ranges(pieces, options.partitions_max, options.records_per_partition_max)
     return [TopicPartition(group, *cluster.read_address(group[0].queue)) for group in groups]

@@ -1,4 +1,4 @@
-"""The queue ranges of a batch read: options and the state of the cluster, without Spark."""
+"""The queue ranges of a batch read, computed from the options and the cluster's state, without Spark."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ logger = logging.getLogger(__name__)
 
 
 class BatchPlan(NamedTuple):
-    """A batch read."""
+    """The plan of a batch read."""
 
     ranges: list[QueueRange]
-    """Queues without a message to read have none."""
+    """Without the queues that have no message to read."""
     end: QueueOffsets
-    """Of every queue."""
+    """The end of every queue."""
 
 
 def batch_plan(cluster: Cluster, options: SourceOptions) -> BatchPlan:
-    """The messages of a batch read, by queue.
+    """Plans the messages of a batch read, by queue.
 
-    Raises ``DataLossError`` for messages that are gone unless ``failOnDataLoss`` is off, and ``ConfigError`` for
-    bounds that do not fit the queues.
+    Raises ``DataLossError`` for missing messages unless ``failOnDataLoss`` is off, and ``ConfigError`` for bounds
+    that do not match the queues.
     """
     queues = cluster.queues()
     cluster.check_filter(queues)
@@ -69,7 +69,7 @@ def batch_plan(cluster: Cluster, options: SourceOptions) -> BatchPlan:
 
 
 def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:
-    """Where a new query begins, for every queue there is."""
+    """Returns where a new query starts, for every existing queue."""
     queues = cluster.queues()
     cluster.check_assigned(queues)
     if options.starting_times is not None or options.starting_timestamp_ms is not None:
@@ -78,13 +78,13 @@ def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:
     if options.starting == GROUP:
         assert options.group is not None, "checked with the options"
         committed = cluster.committed(options.group, queues)
-        # What the group has not read of a queue, or all of a queue that it has not begun.
+        # Start at the group's offset, or at the beginning of a queue that the group has not read.
         return {key: min(max(committed.get(key, low[key]), low[key]), high[key]) for key in queues}
     return resolve_offsets("startingOffsets", options.starting, low, high)
 
 
 def _starting_at(cluster: Cluster, options: SourceOptions, queues: list[QueueKey]) -> QueueOffsets:
-    """By store time; queues that have none given begin at the earliest."""
+    """Start by store time; queues without a time start at the earliest message."""
     name, moments = "startingTimestamp", dict.fromkeys(queues, options.starting_timestamp_ms or 0)
     if options.starting_times is not None:
         name, moments = (
@@ -104,7 +104,7 @@ def _starting_at(cluster: Cluster, options: SourceOptions, queues: list[QueueKey
 
 
 def _moments(name: str, given: Offsets, queues: list[QueueKey]) -> dict[QueueKey, int]:
-    """The times that are given, by queue. Raises ``ConfigError`` for a queue that does not exist."""
+    """Returns the given times by queue. Raises ``ConfigError`` for a queue that does not exist."""
     moments = from_offsets(given)
     for key in moments:
         if key not in queues:

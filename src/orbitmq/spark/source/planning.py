@@ -1,10 +1,10 @@
-"""What to read next, as arithmetic on values: no Spark, no broker, no clock.
+"""Decides what to read next, as arithmetic on values: no Spark, no broker, no clock.
 
-An offset is the next message to read; ranges end before their ``end``. What Spark keeps in a checkpoint is
-``{topic: {broker: {queue: offset}}}``, all keys sorted: Spark compares offsets as text, so one set of offsets must
-have one spelling. Beside the topics stand names with a blank, which no topic can have: ``read at``, when the offsets
-were taken (milliseconds), and ``begun anew``, where queues were begun again that had ended before the offset reached.
-A later format would carry a number under ``version``, which no topic can have as its value.
+An offset is that of the next message to read; ranges exclude their ``end``. A checkpoint contains ``{topic: {broker:
+{queue: offset}}}`` with all keys sorted, because Spark compares offsets as text, so a set of offsets must have a
+single spelling. Names with a blank, which no topic can have, are stored next to the topics: ``read at``, when the
+offsets were taken (milliseconds), and ``begun anew``, where queues were restarted because they had ended before the
+offset already read. A later format would carry a number under ``version``, which no topic can have as its value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _SHOWN_MAX: Final = 100
-"""Ranges named in one error text."""
+"""The most ranges to name in an error text."""
 
 
 class QueueKey(NamedTuple):
@@ -54,7 +54,7 @@ QueueOffsets = dict[QueueKey, int]
 
 
 class QueueRange(NamedTuple):
-    """Messages of one queue, ``end`` exclusive."""
+    """A range of messages of one queue, ``end`` exclusive."""
 
     queue: QueueKey
     start: int
@@ -62,14 +62,14 @@ class QueueRange(NamedTuple):
 
 
 class LostRange(NamedTuple):
-    """Messages that were to be read and are gone."""
+    """Messages that should have been read but are missing."""
 
     queue: QueueKey
     start: int
     end: int | None
-    """None: it is not known how many."""
+    """None if the number of messages is unknown."""
     ends_at: int | None = None
-    """Where the queue ends now, if that is before ``start``."""
+    """The queue's current end, if that is before ``start``."""
 
     def __str__(self) -> str:
         text = f"{self.queue}: {self.start} to {'?' if self.end is None else self.end}"
@@ -79,7 +79,7 @@ class LostRange(NamedTuple):
 
 
 class DataLossError(OrbitError):
-    """Messages are gone that the query had not read yet, and ``failOnDataLoss`` is true."""
+    """Messages were lost before the query read them, and ``failOnDataLoss`` is true."""
 
     def __init__(self, lost: Sequence[LostRange]) -> None:
         super().__init__(
@@ -94,7 +94,7 @@ class DataLossError(OrbitError):
 
 
 def loss_text(lost: Sequence[LostRange]) -> str:
-    """The ranges for an error or a log line."""
+    """Returns the ranges as text for an error or a log line."""
     shown = "; ".join(map(str, lost[:_SHOWN_MAX]))
     return shown if len(lost) <= _SHOWN_MAX else f"{shown}; and {len(lost) - _SHOWN_MAX} more"
 
@@ -103,7 +103,7 @@ def loss_text(lost: Sequence[LostRange]) -> str:
 
 
 def as_offsets(offsets: Mapping[QueueKey, int]) -> Offsets:
-    """For Spark: nested, sorted, one spelling for one set of offsets."""
+    """Returns the offsets in Spark's form: nested and sorted, so that a set of offsets has a single spelling."""
     nested: Offsets = {}
     for key in sorted(offsets):
         nested.setdefault(key.topic, {}).setdefault(key.broker, {})[str(key.queue_id)] = offsets[key]
@@ -111,7 +111,7 @@ def as_offsets(offsets: Mapping[QueueKey, int]) -> Offsets:
 
 
 def from_offsets(nested: Mapping[str, Any]) -> QueueOffsets:
-    """Back from Spark. Raises ``ConfigError`` when a checkpoint is not of this format."""
+    """Parses offsets from Spark. Raises ``ConfigError`` for a checkpoint in another format."""
     offsets: QueueOffsets = {}
     try:
         for topic, brokers in nested.items():
@@ -133,7 +133,8 @@ _BESIDE_TOPICS: Final = frozenset({_READ_AT, _BEGUN_ANEW})
 
 
 def stamped(offsets: Mapping[QueueKey, int], anew: Mapping[QueueKey, int], now_ms: int) -> dict[str, Any]:
-    """Offsets of a micro-batch for Spark, with the time they were taken and what was begun again."""
+    """Returns the offsets of a micro-batch in Spark's form, with the time they were taken and the restarted
+    queues."""
     nested: dict[str, Any] = dict(as_offsets(offsets))
     if anew:
         nested[_BEGUN_ANEW] = as_offsets(anew)
@@ -141,21 +142,21 @@ def stamped(offsets: Mapping[QueueKey, int], anew: Mapping[QueueKey, int], now_m
 
 
 def read_at(nested: Mapping[str, Any]) -> int | None:
-    """When the offsets of a checkpoint were taken; None for initial ones and those of older versions."""
+    """Returns when the offsets of a checkpoint were taken; None for initial ones and those of older versions."""
     moment = nested.get(_READ_AT)
     return moment if isinstance(moment, int) else None
 
 
 def begun_anew(nested: Mapping[str, Any]) -> QueueOffsets:
-    """Queues that the batch with this end does not go on with but begins again, and where."""
+    """Returns the queues that the batch with this end restarts instead of continuing, and where they start."""
     return from_offsets(nested.get(_BEGUN_ANEW) or {})
 
 
 def resolve_offsets(
     name: str, wanted: int | Offsets, low: Mapping[QueueKey, int], high: Mapping[QueueKey, int]
 ) -> QueueOffsets:
-    """The offsets an option means for the queues that exist. Queues a JSON leaves out begin at the earliest and end
-    at the latest message. Raises ``ConfigError`` for a queue that does not exist or an offset behind its end."""
+    """Resolves an option to offsets of the existing queues. Queues missing from its JSON start at the earliest and
+    end at the latest message. Raises ``ConfigError`` for a queue that does not exist or an offset after its end."""
     ends_default = name.startswith("ending")
     if isinstance(wanted, int):
         return dict(low if wanted == EARLIEST else high)
@@ -182,7 +183,7 @@ def resolve_offsets(
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """What to read, and what should have been read but is gone."""
+    """The ranges to read, and the ranges that are missing."""
 
     ranges: list[QueueRange]
     lost: list[LostRange]
@@ -191,10 +192,11 @@ class RangePlan:
 def ranges_between(
     start: Mapping[QueueKey, int], end: Mapping[QueueKey, int], low: Mapping[QueueKey, int]
 ) -> RangePlan:
-    """The ranges from ``start`` to ``end`` that still exist, ``low`` being the earliest offset of each queue.
+    """Returns the parts of the ranges from ``start`` to ``end`` that still exist, given the earliest offset ``low``
+    of each queue.
 
-    A queue that ``start`` does not know begins at its earliest message. A queue that ``low`` does not know cannot be
-    asked now; its range is kept as it is.
+    A queue missing from ``start`` starts at its earliest message. A queue missing from ``low`` cannot be queried now,
+    so its range is kept unchanged.
     """
     ranges: list[QueueRange] = []
     lost: list[LostRange] = []
@@ -213,8 +215,9 @@ def ranges_between(
 def split_ranges(
     ranges: Sequence[QueueRange], partitions_min: int | None, records_max: int | None
 ) -> list[QueueRange]:
-    """The same messages in more ranges: at least ``partitions_min`` if there are as many messages, none longer than
-    ``records_max``. Longer ranges are cut into more pieces, and pieces of one range differ by one message at most."""
+    """Splits the same messages into more ranges: at least ``partitions_min`` if there are as many messages, none
+    longer than ``records_max``. Longer ranges are cut into more pieces, and the pieces of one range differ by at most
+    one message."""
     filled = [piece for piece in ranges if piece.end > piece.start]
     total = sum(piece.end - piece.start for piece in filled)
     if not total:
@@ -239,9 +242,9 @@ def split_ranges(
 def grouped_ranges(
     ranges: Sequence[QueueRange], partitions_max: int, records_max: int | None
 ) -> list[list[QueueRange]]:
-    """The ranges of each task: one, unless there are more than ``partitions_max``. Then small ones of one broker are
-    read by one task, in their order: at most twice the average of ``partitions_max`` tasks, and not more than
-    ``records_max`` messages. A broker may add one task to ``partitions_max``."""
+    """Returns the ranges of each task, normally one. If there are more than ``partitions_max`` ranges, a task reads
+    several small ones of the same broker, in order: at most twice the average of ``partitions_max`` tasks, and at
+    most ``records_max`` messages. Each broker may add one task to ``partitions_max``."""
     if len(ranges) <= partitions_max:
         return [[piece] for piece in ranges]
     total = sum(piece.end - piece.start for piece in ranges)
@@ -263,10 +266,11 @@ def grouped_ranges(
 def limit_offsets(
     start: Mapping[QueueKey, int], end: Mapping[QueueKey, int], most: int | None
 ) -> QueueOffsets:
-    """The end of a micro-batch of at most ``most`` messages, shared among the queues in proportion to their backlog.
+    """Returns the end of a micro-batch of at most ``most`` messages, shared among the queues in proportion to their
+    backlog.
 
-    Queues without backlog keep their place. The parts add up to ``most`` exactly when there is that much: what
-    rounding leaves over goes, one message each, to the queues that lost most by it.
+    Queues without a backlog keep their position. The shares add up to exactly ``most`` if the backlog is large
+    enough: the remainder after rounding is distributed, one message each, to the queues that lost most by it.
     """
     backlog = {key: max(end[key] - start.get(key, end[key]), 0) for key in end}
     total = sum(backlog.values())
@@ -286,7 +290,7 @@ def limit_offsets(
 
 
 def missing_ranges(queue: QueueKey, offsets: Iterable[int], start: int, end: int) -> list[LostRange]:
-    """What of ``start`` to ``end`` is not among the offsets, which increase."""
+    """Returns the gaps in the sorted ``offsets`` between ``start`` and ``end``."""
     lost: list[LostRange] = []
     expected = start
     for offset in offsets:

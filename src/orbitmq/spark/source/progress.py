@@ -1,7 +1,7 @@
-"""A consumer group whose offsets follow a streaming query, so that its lag shows wherever lag is shown.
+"""Mirrors the offsets of a streaming query in a consumer group, so that any lag monitor shows its lag.
 
-The checkpoint is the truth; the group is a mirror of it for people and tools. So a failure to set it is a log line,
-and nothing is ever read from it.
+The checkpoint is authoritative; the group is only for people and tools. So a failure to update it is merely logged,
+and it is never read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUIET_S: Final = 5.0
 
 
 class GroupMirror:
-    """Sets the offsets of one group, those that changed."""
+    """Sets the changed offsets of one group."""
 
     def __init__(self, cluster: Cluster, group: str | None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._cluster = cluster
@@ -36,7 +36,7 @@ class GroupMirror:
         self._warned = False
 
     def show(self, done: Mapping[QueueKey, int]) -> None:
-        """Everything before these offsets has been processed and committed by the sink."""
+        """Publishes offsets before which everything has been processed and committed by the sink."""
         if self._group is None:
             return
         changed = {key: offset for key, offset in done.items() if self._shown.get(key) != offset}
@@ -52,7 +52,7 @@ class GroupMirror:
         self._list(done_now)
 
     def _list(self, done: Mapping[QueueKey, int]) -> None:
-        """Have the group listed by tools on brokers that hold offsets of it now."""
+        """Makes tools list the group on brokers that now have offsets of it."""
         new = [key for key in done if key.broker not in self._listed]
         if self._group is None or not new:
             return
@@ -68,8 +68,8 @@ class GroupMirror:
                 )
 
     def _failed(self, error: OrbitError) -> None:
-        """Said once, after a while: a broker creates a group at its first pull, which comes after the first offsets,
-        and Spark asks some 70 times a second."""
+        """Logs a lasting failure once. The first attempts may fail because a broker creates a group at its first
+        pull, which comes after the first offsets, and Spark asks some 70 times a second."""
         now = self._clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now

@@ -1,4 +1,4 @@
-"""A pull as Spark's readers send it, its answer taken apart in place, and how many to keep on the way."""
+"""The pulls of Spark's readers: requests, in-place parsing of answers, and how many to keep in flight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orbitmq.wire.pulls import answer_head, read_pull_answer
 __all__ = ["Answer", "Ask", "Pace", "PullWriter", "frame_size", "read_answer"]
 
 _PULL_BYTES: Final = 1024 * 1024
-"""Most bytes to ask for in one pull; the broker's own bound is usually lower."""
+"""The most bytes to request in one pull; the broker's own limit is usually lower."""
 _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
 _WINDOW_MAX: Final = 128
 _PROBE_EVERY: Final = 64
@@ -42,12 +42,12 @@ _PULL_CODES: Final = frozenset(
 
 
 class Ask(NamedTuple):
-    """A pull on its way."""
+    """A pull in flight."""
 
     opaque: int
     offset: int
     wanted: int
-    """So many messages."""
+    """Number of messages requested."""
 
     @property
     def end(self) -> int:
@@ -55,7 +55,7 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A pull's answer. The records lie from ``start`` to ``end`` in the buffer it was parsed in."""
+    """The answer to a pull. Its records are between ``start`` and ``end`` of the buffer it was parsed in."""
 
     code: int
     next_offset: int
@@ -67,7 +67,8 @@ class Answer(NamedTuple):
 
 
 class PullWriter:
-    """Writes the pulls of one queue: two numbers change, the rest is written once (20 us a pull otherwise)."""
+    """Encodes the pulls of one queue. Only two numbers change, so the rest is encoded once (20 us per pull
+    otherwise)."""
 
     def __init__(self, options: SourceOptions, queue: QueueKey) -> None:
         self._signed = options.access.credentials is not None
@@ -98,11 +99,11 @@ class PullWriter:
 
 
 class Pace:
-    """How many messages to ask for in one pull, and how many pulls to keep on the way.
+    """Decides how many messages to request in one pull, and how many pulls to keep in flight.
 
-    Brokers bound an answer by count (32 unless configured) and by bytes, and do not say which. So the first pull asks
-    for much and its answer tells; later ones ask for as many. Now and then, and more rarely each time it is in vain,
-    a single one asks for more.
+    Brokers limit an answer by count (32 by default) and by bytes, and do not say which. So the first pull requests
+    many messages, and later ones request as many as it returned. Now and then a single pull requests more; the more
+    often that fails, the rarer it gets.
     """
 
     def __init__(self, most: int) -> None:
@@ -113,7 +114,7 @@ class Pace:
         self.window = 1
 
     def next_count(self) -> int:
-        """What the next pull asks for."""
+        """Returns the number of messages that the next pull requests."""
         self._until_probe -= 1
         if self._until_probe or self._usual >= self._most:
             return self._usual
@@ -121,7 +122,7 @@ class Pace:
         return min(self._usual * 2, self._most)
 
     def note(self, asked: int, came: int, answer_bytes: int) -> None:
-        """Learn from an answer that brought ``came`` of ``asked`` messages."""
+        """Adapts to an answer with ``came`` of ``asked`` messages."""
         if not self._learned:
             self._learned = True
             self._usual = max(came, 1)
@@ -131,13 +132,13 @@ class Pace:
             else:
                 self._probe_every = min(self._probe_every * 2, _PROBE_EVERY_MAX)
         elif came < asked == self._usual:
-            # Not down to what came at once: the last answer of a log file is short, too.
+            # Reduce gradually, because the last answer of a log file is short, too.
             self._usual = max(came, self._usual * 3 // 4, 1)
         self.window = min(max(_IN_FLIGHT_BYTES // max(answer_bytes, 1), 2), _WINDOW_MAX)
 
 
 def frame_size(buffer: bytearray, at: int, filled: int) -> int:
-    """Bytes of the frame that begins there, arrived or not; 0 when not even its length has arrived."""
+    """Returns the size of the frame at that position, even if incomplete; 0 when not even its length has arrived."""
     if filled - at < 4:
         return 0
     length = int.from_bytes(buffer[at : at + 4], "big")
@@ -147,7 +148,8 @@ def frame_size(buffer: bytearray, at: int, filled: int) -> int:
 
 
 def read_answer(buffer: bytearray, at: int, size: int) -> tuple[int, Answer | None]:
-    """Opaque and answer of the whole frame at that place; None for a request of the broker, which needs no answer.
+    """Returns opaque and answer of the complete frame at that position, or None for a broker's request, which needs
+    no answer.
 
     The body is not copied. Raises the ``BrokerError`` of a refusal, and ``FrameError``.
     """

@@ -1,16 +1,16 @@
-"""One partition, read from a broker: on an executor, into Arrow batches.
+"""Reads one partition from a broker into Arrow batches, on an executor.
 
-Theory of operation. A broker answers a pull with what its own bounds allow, 32 messages unless configured otherwise,
-so one pull at a time would be all waiting. Queue offsets are dense: without a filter the offsets of the next pulls
-are known in advance, and many are kept on the way. An answer shorter than asked leaves a hole, which is asked for at
-once; answers that arrive before their turn are copied and wait. Rows leave in the order of the queue. With a filter
-only the answer says where to go on, so one pull is on the way while the one before is decoded.
+Theory of operation. A broker limits the answer to a pull, by default to 32 messages, so a single pull at a time would
+spend its time waiting. Queue offsets are dense: without a filter, the offsets of the next pulls are known in advance,
+so many are kept in flight. An answer shorter than requested leaves a hole, which is requested immediately; answers
+that arrive out of order are copied and wait. Rows are returned in queue order. With a filter, only the answer tells
+where to continue, so one pull is in flight while the previous answer is decoded.
 
 Invariants
-1. ``_position`` is the next offset to give; everything before it was given, filtered out, or reported as lost.
-2. Outstanding pulls stand in ``_asked`` in the order of their offsets and cover ``_position`` to ``_next`` whole.
-3. Memory: one receive buffer, and at most a window of answers that came too early.
-4. After a failure everything outstanding is forgotten and asked for again from ``_position``.
+1. ``_position`` is the next offset to return; everything before it was returned, filtered out, or reported as lost.
+2. Outstanding pulls are in ``_asked`` in offset order and cover ``_position`` to ``_next`` without gaps.
+3. Memory: one receive buffer, and at most a window of answers that arrived too early.
+4. After a failure all outstanding pulls are dropped and requested again from ``_position``.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ _MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 _BUFFER_BYTES: Final = 4 * 1024 * 1024
 _RECEIVE_BYTES_MIN: Final = 256 * 1024
 _BATCH_BYTES: Final = 1024 * 1024
-"""Decoded at once: the fixed cost of a decode, about 0.5 ms, then counts for little."""
+"""Bytes decoded together, so that the fixed cost of a decode, about 0.5 ms, hardly matters."""
 
 _Piece = tuple[bytes | bytearray, list[int]]
-"""Records in a buffer, by where they begin."""
+"""Records in a buffer, by start position."""
 
 
 class _NotYet(OrbitError):
-    """The broker has not got what was asked for; it may be recovering."""
+    """The broker does not have the requested messages; it may be recovering."""
 
 
 class _StartOver(OrbitError):
-    """Outstanding pulls are about offsets that are gone: ask anew from the position reached."""
+    """Outstanding pulls request offsets that are gone. Pull again from the current position."""
 
 
 def read_ranges(
@@ -79,11 +79,11 @@ def read_ranges(
     from_master: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of ranges of one broker, one range after the other.
+    """Reads the messages of several ranges of one broker, one range after the other.
 
     Raises ``DataLossError``, or the error that outlasted ``retryTimeoutMs``.
 
-    ``from_master`` says whether the address is a master's: only a master can say that a message is gone.
+    ``from_master`` tells whether the address is a master's. Only a master can determine that a message is missing.
     """
     buffer = bytearray(_BUFFER_BYTES)
     for piece in pieces:
@@ -127,7 +127,7 @@ class _RangeReader:
         self._failures = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, in the order of the queue."""
+        """Yields all rows in queue order."""
         while self._position < self._end:
             failure: OrbitError | None = None
             pieces: list[_Piece] = []
@@ -135,13 +135,13 @@ class _RangeReader:
                 self._gather(self._connected(), pieces)
             except OrbitError as error:
                 failure = error
-            # Also when something failed: what arrived before is whole, and the position is behind it.
+            # Also after a failure: what arrived before it is complete, and the position is after it.
             yield from self._decoded(pieces)
             if failure is not None:
                 self._start_over(failure)
 
     def close(self) -> None:
-        """Keep the connection for the next task if nothing is outstanding on it."""
+        """Keeps the connection for the next task if nothing is outstanding on it."""
         if self._link is not None:
             if self._asked or self._parsed < self._filled:
                 self._link.close()
@@ -152,7 +152,7 @@ class _RangeReader:
     # -- one round -------------------------------------------------------------------------------------
 
     def _gather(self, link: Link, pieces: list[_Piece]) -> None:
-        """Receive about a batch of bytes, keeping pulls on the way."""
+        """Receives about a batch of bytes, keeping pulls in flight."""
         left = self._filled - self._parsed
         self._buffer[:left] = self._buffer[self._parsed : self._filled]
         self._filled, self._parsed = left, 0
@@ -180,7 +180,7 @@ class _RangeReader:
                 self._early[opaque] = (answer._replace(start=0, end=len(body)), body)
 
     def _receive(self, link: Link, frame_bytes: int) -> bool:
-        """More bytes into the buffer; False when there is no room before it is decoded."""
+        """Receives more bytes into the buffer; returns False if it is full and must be decoded first."""
         room = len(self._buffer) - self._filled
         if room < _RECEIVE_BYTES_MIN and self._parsed:
             return False
@@ -192,7 +192,8 @@ class _RangeReader:
         return True
 
     def _decoded(self, pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
-        """One batch for all pieces that lie in the receive buffer one after the other, or in copies of their own."""
+        """Decodes one batch from all pieces, which are consecutive in the receive buffer or in copies of their
+        own."""
         columns = self._columns
         if self._tags is not None and "tags" not in columns:
             columns = [*columns, "tags"]
@@ -207,7 +208,7 @@ class _RangeReader:
                 verify_crc=False,
             )
             if self._tags is not None:
-                # A broker compares hashes only: another tag with the same hash gets through to here.
+                # Brokers compare only hashes of tags, so another tag with the same hash gets this far.
                 wanted = pc.is_in(batch.column(columns.index("tags")), pa.array(self._tags, pa.string()))
                 batch = batch.filter(wanted).select(self._columns)
             if batch.num_rows:
@@ -222,14 +223,15 @@ class _RangeReader:
         return self._link
 
     def _find_address(self) -> str:
-        """The planned address; after a failure the next server of the broker, master and slaves in turn."""
+        """Returns the planned address. After a failure, returns the broker's next server, cycling through master and
+        slaves."""
         if not self._address or self._failures:
             client = server_client(self._options.access)
             topic, broker, _ = self._queue
             route = client.known_route(topic)
             servers = [] if route is None else replicas(route.broker(broker))
             if not servers:
-                # A name server removes a broker, and topics with it, while it is down.
+                # A name server removes a broker and its topics while it is down.
                 if client.run(lambda: client.is_deleted(topic, broker)):
                     raise TopicNotFound(f"broker {broker} has no topic {topic} any more")
                 raise ConnectionLostError(f"no route names broker {broker} for topic {topic}")
@@ -238,7 +240,7 @@ class _RangeReader:
         return self._address
 
     def _ask_more(self, link: Link) -> None:
-        """Keep as many pulls on the way as the pace allows."""
+        """Keeps as many pulls in flight as the pace allows."""
         asks: list[Ask] = []
         if self._filtered:
             if not self._asked and self._position < self._end:
@@ -256,7 +258,7 @@ class _RangeReader:
             link.send(b"".join(self._writer.write(link, ask) for ask in asks))
 
     def _ask_rest(self, ask: Ask) -> None:
-        """The answer was shorter than asked: ask for what it left out, before anything else."""
+        """Requests the missing part of a short answer before anything else."""
         if not self._asked:
             self._next = self._position
         elif ask.end > self._position and self._link is not None:
@@ -267,7 +269,7 @@ class _RangeReader:
     # -- answers in ------------------------------------------------------------------------------------
 
     def _take(self, answer: Answer, buffer: bytes | bytearray, pieces: list[_Piece]) -> None:
-        """The next answer in the order of the queue: rows, a jump, or a reason to ask again."""
+        """Processes the next answer in queue order: rows, a jump, or a reason to retry."""
         ask = self._asked.popleft()
         if answer.code == _MOVED:
             self._moved(answer)
@@ -289,8 +291,8 @@ class _RangeReader:
         starts: list[int] = []
         if scan_into(starts, buffer, answer.start, answer.end) != answer.end or not starts:
             raise RecordError(f"{self._address} answered a pull with what is not a row of records")
-        # Nearly always the answer is dense. That is seen at its ends: an answer has 32 rows, and an array operation
-        # for each field of each answer would cost more than decoding them.
+        # Nearly all answers are dense, which the first and last record show. An answer has 32 rows, and an array
+        # operation per field of each answer would cost more than decoding them.
         dense = (
             len(starts) == reached - self._position
             and QUEUE_OFFSET.unpack_from(buffer, starts[0])[0] == self._position
@@ -304,32 +306,33 @@ class _RangeReader:
     def _wanted(
         self, buffer: bytes | bytearray, starts: Positions, reached: int
     ) -> tuple[bytes | bytearray, list[int]]:
-        """Of an answer with gaps, repeats or shared records: the rows to give. Gaps are reported unless filtered."""
+        """Returns the wanted rows of an answer with gaps, repeats or shared records. Gaps are reported unless
+        filtered."""
         if (read_numbers(buffer, starts, "sys_flag") & _INNER).any():
             buffer = expand_batches(buffer, starts)
             starts = scan_records(buffer, 0, len(buffer))
         offsets = read_numbers(buffer, starts, "queue_offset")
-        # A filter counts what matches and may look behind the end.
+        # A filter counts only matches and may look beyond the end.
         wanted = (offsets >= self._position) & (offsets < self._end)
         if not self._filtered:
             self._report(missing_ranges(self._queue, offsets[wanted].tolist(), self._position, reached))
         return buffer, starts[wanted].tolist()
 
     def _moved(self, answer: Answer) -> None:
-        """The broker says that the offset is outside of the queue."""
+        """Handles a broker's answer that the offset is outside of the queue."""
         if self._position < answer.low:
             first = min(answer.low, self._end)
             self._report([LostRange(self._queue, self._position, first)])
             self._position = first
             raise _StartOver("the queue begins later now")
-        # Behind its end: a broker that came back without its last messages, or has not finished recovering. Inside:
-        # an operator reset the group's offset, which is answered once and concerns consumers only.
+        # After its end: a broker lost its last messages in a restart, or is still recovering. Inside: an operator
+        # reset the group's offset, which is answered once and concerns consumers only.
         raise _NotYet(
             f"offset {self._position} of queue {self._queue} is not there: it goes from {answer.low} to {answer.high}"
         )
 
     def _report(self, lost: Sequence[LostRange]) -> None:
-        """The one place where missing messages stop the query or are said and passed over."""
+        """The only place where missing messages fail the query, or are logged and skipped."""
         if not lost:
             return
         if not self.from_master:
@@ -339,7 +342,7 @@ class _RangeReader:
         logger.warning("messages lost before they were read ranges=%s", loss_text(lost))
 
     def _start_over(self, error: OrbitError) -> None:
-        """Forget what is outstanding, wait if that helps, and go on from the position; or raise the error."""
+        """Drops outstanding pulls, pauses if that helps, and resumes from the position; or raises the error."""
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -353,10 +356,10 @@ class _RangeReader:
             self._give_up()
             return
         if isinstance(error, TopicNotFound | InvalidParameter) and not self.from_master:
-            # A slave copies the table of topics now and then: of a new topic or queue it has messages first.
+            # A slave copies the topic table only periodically, so it receives messages of a new topic or queue first.
             error = _NotYet(f"slave {self._address} does not know queue {self._queue} yet")
         elif isinstance(error, InvalidParameter):
-            # The topic has fewer queues than when the range was planned; or its master is new, and its table old.
+            # The topic has fewer queues than at planning time, or a new master has an outdated table.
             error = _NotYet(f"{self._address} has no queue {self._queue} now: {error}")
         if not is_passing(error) and not isinstance(error, _NotYet):
             raise error
@@ -375,7 +378,7 @@ class _RangeReader:
         self._failures += 1
 
     def _give_up(self) -> None:
-        """The rest of the range is gone."""
+        """Reports the rest of the range as lost."""
         self._report([LostRange(self._queue, self._position, self._end)])
         self._position = self._end
 
@@ -385,7 +388,7 @@ def _positions(pieces: Iterable[_Piece]) -> Positions:
 
 
 def _joined(pieces: list[_Piece]) -> tuple[bytes, Positions]:
-    """Answers that were copied, one after the other in one buffer."""
+    """Concatenates copied answers into one buffer."""
     ends = np.cumsum([len(buffer) for buffer, _ in pieces])
     starts = [
         np.array(found, np.int64) + int(end) - len(buffer)

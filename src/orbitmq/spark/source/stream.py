@@ -1,7 +1,8 @@
-"""Topics as a stream: where it begins, what a micro-batch holds, what was lost on the way.
+"""Topics as a stream: where it starts, what each micro-batch contains, and what was lost on the way.
 
-One reader lives on the driver for the whole life of a query and is asked for offsets; another is pickled to executors
-and reads. So nothing that ``read`` needs may be state of this object: it travels in the partitions.
+One reader lives on the driver for the whole life of a query and returns offsets. Copies of it are pickled to
+executors, which read. So ``read`` cannot depend on the state of this object; everything it needs is in the
+partitions.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ __all__ = ["LOST_RANGES", "TopicStreamReader"]
 logger = logging.getLogger(__name__)
 
 LOST_RANGES = "lost ranges"
-"""Where the progress of a query names what was lost, beside the topics; no topic can have a blank in its name."""
+"""Key of the lost ranges in the progress of a query, next to the topics. No topic can have a blank in its name."""
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -107,7 +108,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Driver:
-    """State on the driver: what is known of the cluster, of the query's end, and of losses."""
+    """State on the driver: what is known of the cluster, of the queues' ends, and of losses."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -132,21 +133,21 @@ class _Driver:
         return as_offsets(offsets)
 
     def freeze(self) -> None:
-        """Trigger.AvailableNow: read up to here and no further, whatever arrives or appears later."""
+        """For Trigger.AvailableNow: read up to the current ends and no further, whatever arrives or appears later."""
         self._frozen = True
         try:
             self._target = self._cluster.latest_of_all(self._cluster.queues())
         except ConfigError:
-            # No such topic. Only the checkpoint, which Spark shows with the first batch, tells whether there was one.
+            # No such topic. Only the checkpoint, which Spark passes with the first batch, shows whether it existed.
             return
 
     def latest(self, given: Mapping[str, Any], most: int | None) -> Mapping[str, Any]:
-        """The end of the next micro-batch; ``given`` itself when there is none."""
+        """Returns the end of the next micro-batch, or ``given`` itself when there is none."""
         start = from_offsets(given)
         ends = self._ends(start)
         now_ms = SYSTEM_CLOCK.now_ms()  # behind the answers: a message stored later lies behind these ends
-        # Spark asks for the next batch when the one before is done: what lies before ``start`` is processed. Its own
-        # ``commit`` comes one batch later, and for the last batch of a run not at all.
+        # Spark requests the next batch when the previous one is done, so everything before ``start`` is processed.
+        # Its own ``commit`` comes one batch later, and for the last batch of a run not at all.
         self.mirror.show(start)
         since = read_at(given)
         anew = self._anew(start, ends, self._begun_ms if since is None else since)
@@ -156,8 +157,8 @@ class _Driver:
             return given
         most = self._by_bytes(begins, ends, most)
         if most is not None and self._backlog(begins, ends) > most:
-            # What is gone must not use up the limit: a stream far behind would pass over it batch by batch, and an
-            # error would name one batch of it.
+            # Lost ranges must not use up the limit: a stream far behind would step over them batch by batch, and an
+            # error would name only one batch of them.
             low = self._cluster.earliest_known(key for key in self._cluster.queues() if key in ends)
             begins = begins | {key: min(max(low[key], begins[key]), ends[key]) for key in low}
         limited = limit_offsets(begins, ends, most)
@@ -165,13 +166,13 @@ class _Driver:
         return given if limited == start and not anew else stamped(limited, anew, now_ms)
 
     def _ends(self, start: QueueOffsets) -> QueueOffsets:
-        """The end of each queue, of those the query knows and of those that appeared since. One that is before its
-        ``start`` means that the queue is not the one that was read."""
+        """Returns the end of each queue, both known and newly appeared. An end before its ``start`` means that the
+        queue is not the one that was read."""
         if self._frozen and self._target is None:
             self._target = self._cluster.latest_of_all(self._cluster.queues(expected=start))
         if self._target is not None:
             answers = self._target
-            # Queues that are not in the target wait for the next run.
+            # Queues missing from the target wait for the next run.
             gone = self._cluster.deleted(key for key in start if key not in answers.offsets)
         else:
             queues = self._cluster.queues(expected=start)
@@ -191,13 +192,13 @@ class _Driver:
         for key in answers.of_slaves & start.keys() & ends.keys():
             ends[key] = max(ends[key], start[key])  # a slave that lags has lost nothing
         self._note_deleted(start, gone)
-        # Queues of a broker that does not answer keep their place until it is back.
+        # Queues of an unavailable broker keep their position until it is back.
         return ends | {key: start[key] for key in start if key not in ends and key not in gone}
 
     def _fewer_queues(self, reached: QueueOffsets) -> tuple[set[QueueKey], set[QueueKey]]:
-        """Queues that were read up to an offset and are not there any more, because their topic was made again with
-        fewer; and those of which that cannot be said now. A topic that was only shrunk keeps the messages of the
-        queues it hides, and they keep their place."""
+        """Returns the queues that no longer exist because their topic was recreated with fewer queues, and those for
+        which that cannot be determined now. A topic that was only shrunk keeps the messages of its hidden queues, and
+        those keep their position."""
         found, unsure = self._cluster.removed(reached)
         ends = {key: end for key, end in found.offsets.items() if key in reached}
         for key, end in ends.items():
@@ -210,10 +211,11 @@ class _Driver:
         return lost, unsure
 
     def _anew(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int | None) -> QueueOffsets:
-        """Where to begin in queues that are not the ones that were read: their topic was deleted and made again, or
-        their broker came back without its last messages. What was stored since is new, what is older was read."""
+        """Returns where to restart queues that are not the ones that were read, because their topic was deleted and
+        recreated, or because their broker lost its last messages in a restart. Messages stored since then are new;
+        older ones were read."""
         wrong = {key for key in start if ends.get(key, start[key]) < start[key]}
-        # One queue made again means that others of its topic are, which may have regrown by now.
+        # One recreated queue means that the topic's other queues were recreated too, and may have regrown by now.
         if since_ms is not None and (wrong or not self._compared):
             wrong |= self._regrown(start, ends, since_ms)
         begins: QueueOffsets = {}
@@ -231,8 +233,9 @@ class _Driver:
         return begins
 
     def _regrown(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int) -> set[QueueKey]:
-        """Queues made again that have as many messages by now as were read of the old ones: their first message is
-        younger than the checkpoint. Looked for when a query goes on, and when another queue was made again."""
+        """Returns recreated queues that already have at least as many messages as were read of the old ones. Their
+        first message is younger than the checkpoint. Checked when a query resumes, and when another queue was
+        recreated."""
         answered = self._answers.offsets
         keys = [key for key, at in start.items() if key in answered and 0 < at <= ends.get(key, -1)]
         later = self._cluster.at_time_known(keys, since_ms + _CLOCK_SKEW_MS) if keys else {}
@@ -249,7 +252,7 @@ class _Driver:
         }
 
     def _check_silence(self, answered: bool) -> None:
-        """Raise when no broker at all has answered for ``retryTimeoutMs``."""
+        """Raises when no broker at all has answered for ``retryTimeoutMs``."""
         now = SYSTEM_CLOCK.monotonic()
         if answered:
             self._silent_since = None
@@ -261,19 +264,20 @@ class _Driver:
             )
 
     def _unread_end(self, key: QueueKey, start: int) -> int | None:
-        """Where a queue ended when it was last seen, if that is behind ``start``."""
+        """Returns where a queue ended when it was last seen, if that is after ``start``."""
         known = self._known_ends.get(key)
         return known if known is not None and known > start else None
 
     def _note_deleted(self, start: QueueOffsets, gone: Iterable[QueueKey]) -> None:
-        """Queues whose topic was deleted. A loss, as for Kafka's reader: nobody can say any more what they held."""
+        """Records the queues of deleted topics. They count as a loss, as in Spark's Kafka reader, because it is no
+        longer known what they contained."""
         self._gone = [LostRange(key, start[key], self._unread_end(key, start[key])) for key in sorted(gone)]
         for key, offset, *_ in self._gone:
             logger.info("topic is deleted, its queue is left queue=%s offset=%d", key, offset)
             self._known_ends.pop(key, None)
 
     def _begins(self, start: QueueOffsets, ends: QueueOffsets) -> QueueOffsets:
-        """Where to begin. Drops new queues from ``ends`` that cannot be asked now."""
+        """Returns where to start. Drops new queues from ``ends`` that cannot be queried now."""
         new = [key for key in ends if key not in start]
         if not new:
             return start
@@ -288,7 +292,7 @@ class _Driver:
         return sum(max(ends[key] - begins[key], 0) for key in ends)
 
     def _by_bytes(self, begins: QueueOffsets, ends: QueueOffsets, most: int | None) -> int | None:
-        """The limit in messages that ``maxBytesPerTrigger`` comes to, by the size of the next few messages."""
+        """Converts ``maxBytesPerTrigger`` to a number of messages, based on the size of the next few messages."""
         limit = self._options.bytes_per_trigger_max
         waiting = {key: at for key, at in begins.items() if ends.get(key, at) > at}
         if limit is None or not waiting:
@@ -300,7 +304,7 @@ class _Driver:
         return rows if most is None else min(most, rows)
 
     def _enough(self, begins: QueueOffsets, ends: QueueOffsets) -> bool:
-        """Whether ``minOffsetsPerTrigger`` is reached, or has been waited for long enough."""
+        """Returns whether ``minOffsetsPerTrigger`` is reached, or the maximum delay has passed."""
         least = self._options.offsets_per_trigger_min
         if least is None or self._frozen:
             return True
@@ -314,7 +318,8 @@ class _Driver:
         return True
 
     def partitions(self, start: QueueOffsets, end: QueueOffsets, anew: QueueOffsets) -> list[InputPartition]:
-        """What to read of a micro-batch. The same for the same offsets, but for what was lost since."""
+        """Returns the partitions of a micro-batch. They are the same for the same offsets, except for losses since
+        then."""
         if start == end and not anew:
             return []
         start = start | anew
@@ -328,7 +333,7 @@ class _Driver:
         return planned_partitions(self._cluster, self._options, plan.ranges)
 
     def report(self) -> dict[str, Any] | None:
-        """For the progress of the query: where the queues end, and what was lost."""
+        """Returns the ends of the queues and the losses, for the progress of the query."""
         if not self._known_ends and not self._lost:
             return None
         report: dict[str, Any] = dict(as_offsets(self._known_ends))
@@ -337,7 +342,7 @@ class _Driver:
         return report
 
     def _report(self, lost: Sequence[LostRange]) -> None:
-        """The one place on the driver where missing messages stop the query or are said and passed over."""
+        """The only place on the driver where missing messages fail the query, or are logged and skipped."""
         new = [piece for piece in lost if [piece.start, piece.end] not in self._lost.get(piece.queue, ())]
         if not new:
             return
@@ -351,6 +356,6 @@ class _Driver:
 
 
 _CLOCK_SKEW_MS = 10_000
-"""What clocks of driver and brokers may differ by."""
+"""Largest assumed clock difference between driver and brokers."""
 _LOST_KEPT = 20
-"""Ranges of one queue that the progress goes on naming."""
+"""Number of lost ranges per queue to keep in the progress."""

@@ -1,7 +1,7 @@
 """Format ``rocketmq``: topics as a table.
 
-``planning`` says what to read, ``cluster`` asks the servers on the driver, ``reading`` reads on executors, ``batch``
-and ``stream`` are what Spark calls, and the package ``sink`` writes.
+``planning`` decides what to read, ``cluster`` queries the servers on the driver, ``reading`` reads on executors,
+Spark calls ``batch`` and ``stream``, and the package ``sink`` writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RocketmqSource"]
 
 
 class RocketmqSource(DataSource):
-    """``spark.read.format("rocketmq")`` and its siblings for streams and for writing."""
+    """``spark.read.format("rocketmq")``, ``spark.readStream`` and the matching writers."""
 
     @classmethod
     def name(cls) -> str:

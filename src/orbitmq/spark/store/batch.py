@@ -26,7 +26,7 @@ class BlockPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class UnitPartition(InputPartition):
-    """The same, through a consume queue."""
+    """One task that reads through a consume queue."""
 
     units: UnitBlock
 
@@ -45,7 +45,7 @@ class StoreReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # An empty plan is read as one partition without a value.
+        # Spark reads an empty plan as one partition without a value.
         if isinstance(partition, BlockPartition):
             yield from read_block(partition.block, self._options, self._columns)
         elif isinstance(partition, UnitPartition):

@@ -1,4 +1,4 @@
-"""Up to where the log of a store is known to be whole and indexed, by the store's own checkpoint."""
+"""Determines from the checkpoint of a store up to where its log is known to be complete and indexed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from orbitmq.store.upkeep.checkpoint import CHECKPOINT_BYTES, believable
 __all__ = ["indexed_until", "store_root"]
 
 _QUEUES_OFFSET: Final = 5
-"""Which number of the checkpoint says how far the queues are on the disk."""
+"""Index of the checkpoint number that says how far the queues have been flushed."""
 
 
 def store_root(location: str) -> Path | None:
-    """The directory of a local store with queues and a checkpoint."""
+    """Returns the directory of a local store with queues and a checkpoint."""
     filesystem, path = open_location(location)
     if not isinstance(filesystem, pafs.LocalFileSystem):
         return None
@@ -29,7 +29,8 @@ def store_root(location: str) -> Path | None:
 
 
 def indexed_until(location: str, segments: Sequence[Segment]) -> int | None:
-    """The log offset up to which all queues are on the disk; None if that is unknown or not the end of a record."""
+    """Returns the log offset up to which all queues are on disk; None if that is unknown or not the end of a
+    record."""
     root = store_root(location)
     if root is None:
         return None

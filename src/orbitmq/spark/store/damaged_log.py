@@ -1,7 +1,8 @@
-"""Reads what is whole in a block of a damaged log, and says what is not: where, how many bytes and how many rows.
+"""Reads the intact records of a block of a damaged log, and reports the damage: where, how many bytes and how many
+rows.
 
-Behind damaged bytes the log goes on at the next intact record that says to be there: magic, size, log offset and
-checksum must all be right. Rows are counted by the queue offsets that are missing between the first and the last
+After damaged bytes, reading resumes at the next intact record that belongs there: magic, size, log offset and
+checksum must all match. Missing rows are counted by the gaps between the queue offsets of the first and the last
 intact record of each queue in the block, so the number is a lower bound.
 """
 
@@ -28,12 +29,12 @@ _SHOWN_MAX: Final = 20
 MAGIC: Final = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)), re.DOTALL
 )
-"""Stands behind the size of a record."""
+"""Follows the size of a record."""
 
 
 def find_record(view: memoryview, start: int, log_base: int) -> ScannedRecord | None:
-    """The first intact record of ``view`` that begins at ``start`` or behind it and says so; ``view`` begins at
-    ``log_base`` of the log."""
+    """Returns the first intact record of ``view`` at or after ``start`` whose log offset matches its position;
+    ``view`` begins at log offset ``log_base``."""
     for match in MAGIC.finditer(view, start):
         at = match.start() - _SIZE_BYTES
         size = int.from_bytes(view[at : at + _SIZE_BYTES], "big", signed=True) if at >= start else 0
@@ -56,8 +57,8 @@ class Whole:
 def whole_records(
     view: memoryview, log_base: int, *, open_end: bool, last_of_segment: bool, check_crc: bool
 ) -> Whole:
-    """All intact records of the bytes of a block. ``open_end``: the log may end within it; ``last_of_segment``: the
-    marker of the segment's end may stand in it."""
+    """Returns all intact records in the bytes of a block. ``open_end``: the log may end within it;
+    ``last_of_segment``: it may contain the marker of the segment's end."""
     starts: list[int] = []
     damaged: list[tuple[int, int, str]] = []
     queues: dict[tuple[bytes, int], list[int]] = {}
@@ -84,18 +85,18 @@ def whole_records(
 
 
 class Damage:
-    """What one task leaves out. With ``fail`` the first damage raises ``RecordError`` instead."""
+    """What one task skips. With ``fail``, the first damage raises ``RecordError`` instead."""
 
     def __init__(self, path: str, *, fail: bool) -> None:
         self._path = path
         self._fail = fail
         self._ranges: list[tuple[int, int]] = []
         self.rows = 0
-        """At least so many were left out."""
+        """Lower bound of the skipped rows."""
         self._reason = ""
 
     def add(self, start: int, end: int, reason: str, rows: int) -> None:
-        """Note the log offsets ``start`` to ``end``, which hold at least so many rows."""
+        """Records damage at the log offsets ``start`` to ``end``, with a lower bound of its rows."""
         if self._fail:
             raise RecordError(
                 f"{self._path}: the record at log offset {start} cannot be read: {reason}. "
@@ -106,7 +107,7 @@ class Damage:
         self._reason = self._reason or reason
 
     def tell(self) -> None:
-        """Log what was left out, in one line."""
+        """Logs everything that was skipped, in one line."""
         if not self._ranges:
             return
         shown = ", ".join(f"{start} to {end}" for start, end in self._ranges[:_SHOWN_MAX])

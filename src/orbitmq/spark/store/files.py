@@ -1,17 +1,17 @@
-"""The log of a store directory as blocks of whole records, for readers that have no broker.
+"""The log of a store directory as blocks of whole records, for readers without a broker.
 
-The directory may be a copy or belong to a running broker, on a local disk (then it is mapped into memory) or wherever
-``pyarrow.fs`` reaches. Nothing is locked or changed.
+The directory may be a copy or belong to a running broker, on a local disk (where it is mapped into memory) or
+anywhere that ``pyarrow.fs`` can reach. Nothing is locked or changed.
 
-How a segment is split without reading it: a record says its own log offset, so a place in the middle of a file
-where a whole record stands that says this very offset, with a right checksum, is a boundary. Bytes inside a body
-could only look like that on purpose. Against that purpose stands the reader's rule: the records of a block must end
-exactly where the next block begins, else the read fails instead of giving wrong rows.
+How a segment is split without reading it: a record contains its own log offset. So a position in the middle of a file
+is a boundary if a whole record there has this very offset and a correct checksum. Bytes inside a body could only
+match on purpose. To guard against that, the records of a block must end exactly where the next block begins;
+otherwise the read fails instead of returning wrong rows.
 
-The last segment is walked, because behind the end of its data there may be zeroes, half a record, or records of an
-earlier life: from its beginning, or from the last boundary before the place that the store's checkpoint says is
-written. What the walk finds is the end of the table, however much is appended while it is read.
-On a remote file system that would mean to read it twice: there the last task finds the end.
+The last segment is scanned, because its data may be followed by zeroes, half a record, or records from an earlier use
+of the file. The scan starts at its beginning, or at the last boundary before the position that the store's checkpoint
+says is written. Where it stops is the end of the table, however much is appended during the read. On a remote file
+system a scan would mean to read the segment twice, so there the last task finds the end.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 RESYNC_BYTES: Final = 8 * 1024 * 1024
-"""How far behind a wished boundary a record is looked for: twice the largest message of a default broker."""
+"""How far after an intended boundary to search for a record: twice the largest message of a default broker."""
 _CHUNK_BYTES: Final = 1024 * 1024
 _COPIED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Up to so much of a local file is copied: a sixth faster than the page faults of a mapping, and a file that is cut
-meanwhile gives fewer bytes and no SIGBUS."""
+"""Up to this much of a local file is copied. That is a sixth faster than the page faults of a mapping, and a file
+truncated meanwhile gives fewer bytes instead of SIGBUS."""
 CLOCK_SLACK_MS: Final = 60_000
-"""Store times only grow, unless the clock of the broker was set back. By up to this much it may have been."""
+"""How far the broker's clock may have been set back. Apart from that, store times only grow."""
 _TAIL_BYTES: Final = 1024 * 1024
 _BLOCKS_MIN: Final = 8
 _BLOCK_BYTES_MIN: Final = 16 * 1024 * 1024
@@ -78,32 +78,32 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Records of one segment that a task reads. Positions are in the file."""
+    """Records of one segment that a task reads. Positions are relative to the file."""
 
     segment: Segment
     start: int
     end: int
     first_ms: int
-    """Store time of its first record."""
+    """Store time of the block's first record."""
     open_end: bool = False
-    """``end`` is that of the file, and where the records end is not known."""
+    """``end`` is that of the file, and the end of the records is unknown."""
     last_of_segment: bool = False
-    """The marker of the segment's end may stand before ``end``."""
+    """The marker of the segment's end may be before ``end``."""
 
 
 class Bytes(Protocol):
-    """A segment, opened."""
+    """An open segment."""
 
     def read(self, start: int, end: int) -> memoryview:
-        """The bytes between two positions, fewer if the file ends before."""
+        """Returns the bytes between two positions; fewer if the file ends before."""
 
 
 def open_location(location: str) -> tuple[pafs.FileSystem, str]:
-    """File system and path of a local path or a URI. Raises ``ConfigError``."""
+    """Returns file system and path for a local path or a URI. Raises ``ConfigError``."""
     try:
         if "://" not in location:
             return pafs.LocalFileSystem(), location.removeprefix("file:")
-        # Spark calls S3 by the name of Hadoop's file system, Arrow by its own.
+        # Spark uses Hadoop's name for S3, Arrow its own.
         filesystem, path = pafs.FileSystem.from_uri(_S3A.sub("s3://", location))
     except (OSError, ValueError, NotImplementedError) as error:
         raise ConfigError(f"cannot open {location!r}: {error}") from None
@@ -111,7 +111,7 @@ def open_location(location: str) -> tuple[pafs.FileSystem, str]:
 
 
 def list_segments(location: str, filesystem: pafs.FileSystem | None = None) -> list[Segment]:
-    """The log files of a store, by offset. ``location`` is its root, its ``commitlog`` or one file of that.
+    """Returns the log files of a store, by offset. ``location`` is its root, its ``commitlog`` or one file of that.
 
     Raises ``ConfigError`` when there is none.
     """
@@ -148,7 +148,7 @@ class _Local:
             return memoryview(os.pread(self._file.fileno(), max(0, end - start), start))
         if not self._file.seek(0, 2):
             return memoryview(b"")
-        # Unmapped when the last array on it is gone.
+        # Unmapped when the last array on it is released.
         return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))[start:end]
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class _Remote:
 
 @contextmanager
 def open_segment(segment: Segment, filesystem: pafs.FileSystem | None = None) -> Iterator[Bytes]:
-    """The bytes of a segment. Raises ``CorruptionError`` when the file is gone."""
+    """Opens a segment. Raises ``CorruptionError`` when the file is missing."""
     if filesystem is None:
         filesystem, _ = open_location(segment.location)
     opened: _Local | _Remote
@@ -202,10 +202,10 @@ def plan_blocks(
     filesystem: pafs.FileSystem | None = None,
     written_until: int = 0,
 ) -> list[Block]:
-    """The blocks that may hold records stored from ``starting_ms`` on and before ``ending_ms``.
+    """Returns the blocks that may contain records stored from ``starting_ms`` on and before ``ending_ms``.
 
-    ``block_bytes`` 0 leaves segments whole. The log is known to be written up to ``written_until``. Raises
-    ``CorruptionError`` if a segment does not begin with a record, or logs it and leaves that segment out.
+    With ``block_bytes`` 0, segments are not split. The log is known to be written up to ``written_until``. If a
+    segment does not begin with a record, raises ``CorruptionError``, or logs it and skips that segment.
     """
     written = _written(segments, fail_on_data_loss, filesystem)
     blocks: list[Block] = []
@@ -230,7 +230,7 @@ def plan_blocks(
 def _written(
     segments: Sequence[Segment], fail_on_data_loss: bool, filesystem: pafs.FileSystem | None
 ) -> list[tuple[Segment, int]]:
-    """The segments that hold something, each with the store time of its first intact record."""
+    """Returns the non-empty segments, each with the store time of its first intact record."""
     firsts = [_first_record(segment, filesystem) for segment in segments]
     while firsts and firsts[-1] is None:
         firsts.pop()  # segments are made ahead of need, and the first record of the newest may be half written
@@ -255,14 +255,16 @@ def _written(
 def _may_hold(
     first_ms: int, following_ms: int | None, starting_ms: int | None, ending_ms: int | None
 ) -> bool:
-    """Whether records from ``first_ms`` up to ``following_ms`` (None: no end) may lie in the time asked for."""
+    """Returns whether records from ``first_ms`` up to ``following_ms`` (None: no end) may be in the requested time
+    range."""
     if ending_ms is not None and first_ms - CLOCK_SLACK_MS >= ending_ms:
         return False
     return starting_ms is None or following_ms is None or following_ms + CLOCK_SLACK_MS >= starting_ms
 
 
 def _first_record(segment: Segment, filesystem: pafs.FileSystem | None) -> tuple[int, int] | None:
-    """Position and store time of the first intact record of a segment; at its beginning unless it is damaged."""
+    """Returns position and store time of the first intact record of a segment. Unless the segment is damaged, that is
+    its beginning."""
     with open_segment(segment, filesystem) as data:
         record = _record_at(data, 0, segment)
         if record is not None:
@@ -271,13 +273,13 @@ def _first_record(segment: Segment, filesystem: pafs.FileSystem | None) -> tuple
 
 
 def begins_with_record(segment: Segment) -> bool:
-    """Whether an intact record stands at the beginning of a segment: the segments before it are full."""
+    """Returns whether a segment begins with an intact record, which means that the segments before it are full."""
     with open_segment(segment) as data:
         return _record_at(data, 0, segment) is not None
 
 
 def _record_at(data: Bytes, position: int, segment: Segment) -> ScannedRecord | None:
-    """The whole, intact record at a position, if there is one that says to be there."""
+    """Returns the whole, intact record at a position, if there is one whose log offset matches."""
     size = int.from_bytes(data.read(position, position + 4), "big", signed=True)
     if size < RECORD_BYTES_MIN or position + size > segment.size_bytes:
         return None
@@ -286,7 +288,7 @@ def _record_at(data: Bytes, position: int, segment: Segment) -> ScannedRecord | 
 
 
 def _blocks(segment: Segment, data: Bytes, first_ms: int, block_bytes: int, end: int) -> list[Block]:
-    """A segment cut near each multiple of ``block_bytes`` where a record is found."""
+    """Cuts a segment near each multiple of ``block_bytes`` where a record is found."""
     starts = [(0, first_ms)]
     if block_bytes:
         for wish in range(block_bytes, end, block_bytes):
@@ -302,7 +304,7 @@ def _blocks(segment: Segment, data: Bytes, first_ms: int, block_bytes: int, end:
 
 
 def cut_segment(segment: Segment, start: int, end: int, block_bytes: int) -> list[Block]:
-    """Part of a segment as blocks: records begin at ``start``, and end at ``end`` or with the segment."""
+    """Splits part of a segment into blocks. Records begin at ``start``, and end at ``end`` or with the segment."""
     starts = [start]
     if block_bytes and end - start > block_bytes:
         with open_segment(segment) as data:
@@ -320,11 +322,11 @@ def cut_segment(segment: Segment, start: int, end: int, block_bytes: int) -> lis
 def _resync(
     segment: Segment, data: Bytes, start: int, end: int, *, within: int = RESYNC_BYTES
 ) -> tuple[int, int] | None:
-    """The first record that begins at ``start`` or behind it, before ``end``; and its store time."""
+    """Returns the first record that begins at or after ``start`` and before ``end``, and its store time."""
     end = min(end, start + within)
     position = start
     while position < end:
-        # The magic stands behind the size; chunks overlap so that none is cut.
+        # The magic follows the size. Chunks overlap so that none is cut.
         chunk = bytes(data.read(position, min(position + _CHUNK_BYTES, end) + BLANK_BYTES))
         if not chunk.strip(b"\0"):
             return None  # nothing is written here
@@ -339,12 +341,12 @@ def _resync(
 def _last_blocks(
     segment: Segment, data: Bytes, first_ms: int, block_bytes: int, written_until: int
 ) -> list[Block]:
-    """The same of the segment being written."""
+    """Cuts the segment being written into blocks."""
     if isinstance(data, _Local):
         known = min(written_until - segment.log_offset, segment.size_bytes)
         step = _even_bytes(known, block_bytes) if known > 0 else 0
         cuts = _blocks(segment, data, first_ms, step, known) if step and block_bytes else []
-        # The last of them is walked too: a copy made while the broker ran may end before its checkpoint.
+        # The last block is scanned too, because a copy taken from a running broker may end before its checkpoint.
         begin = cuts[-1].start if cuts else 0
         return [
             *cuts[:-1],
@@ -356,8 +358,8 @@ def _last_blocks(
 
 
 def _even_bytes(total: int, block_bytes: int) -> int:
-    """The size of blocks that are at most ``block_bytes`` and equally large: several cores are done at one time. What
-    would be a few large blocks becomes more of them."""
+    """Returns the size of equally large blocks of at most ``block_bytes``, so that several cores finish together. A
+    few large blocks become more, smaller ones."""
     if not block_bytes or not total:
         return max(total, 1)
     count = max(-(-total // block_bytes), min(_BLOCKS_MIN, total // _BLOCK_BYTES_MIN))
@@ -365,8 +367,8 @@ def _even_bytes(total: int, block_bytes: int) -> int:
 
 
 def walked_records(segment: Segment, data: Bytes, begin: int, written_until: int) -> tuple[Positions, int]:
-    """The records of a segment from one that begins at ``begin`` on, and where the last whole one ends. Damaged parts
-    with newer records behind them are walked over, so that whoever reads the records comes upon them."""
+    """Scans the records of a segment from the record at ``begin``; returns them and the end of the last whole one.
+    Damaged parts followed by newer records are skipped here; the reader of the records detects them."""
     view = data.read(0, segment.size_bytes)
     chains: list[Positions] = []
     at: int | None = begin
@@ -385,9 +387,9 @@ def walked_records(segment: Segment, data: Bytes, begin: int, written_until: int
 
 
 def _behind_damage(segment: Segment, data: Bytes, end: int, newest_ms: int, written_until: int) -> int | None:
-    """Where whole records go on behind ``end``, where none begins; None where the log ends there.
+    """Returns where whole records resume after ``end``, where no record begins; None where the log ends there.
 
-    Behind the end of a log may stand records of an earlier life of the file: they are older than those before it.
+    The end of a log may be followed by records from an earlier use of the file, which are older than those before it.
     """
     found = _resync(segment, data, end + 1, segment.size_bytes, within=segment.size_bytes)
     if found is None:
@@ -401,7 +403,7 @@ def _behind_damage(segment: Segment, data: Bytes, end: int, newest_ms: int, writ
 def _walked_blocks(
     segment: Segment, data: Bytes, begin: int, block_bytes: int, written_until: int
 ) -> list[Block]:
-    """From a record that begins at ``begin`` to the last whole one."""
+    """Returns the blocks from the record at ``begin`` to the last whole one."""
     starts, end = walked_records(segment, data, begin, written_until)
     wishes = range(begin, end, block_bytes if begin else _even_bytes(end, block_bytes))
     chosen = np.unique(np.searchsorted(starts, list(wishes)))
@@ -409,16 +411,17 @@ def _walked_blocks(
     blocks: list[Block] = []
     for start, stop in zip(cuts, [*cuts[1:], end], strict=True):
         record = _record_at(data, start, segment)
-        # A damaged record may begin a block; the reader says so, with the offset.
+        # A damaged record may begin a block; the reader reports it with its offset.
         first_ms = record.store_timestamp_ms if record is not None else 0
         blocks.append(Block(segment, start, stop, first_ms))
     return blocks
 
 
 def end_of_data(path: str, view: memoryview, starts: Positions, log_base: int, *, quiet: bool = False) -> int:
-    """Where the last whole record of ``starts`` ends, if nothing follows it.
+    """Returns where the last whole record of ``starts`` ends, if nothing follows it.
 
-    The last one on disk may lack its end, with a right size and magic: its checksum, or zeroes in its text, tell.
+    The last record on disk may be incomplete in spite of a correct size and magic, which shows in its checksum or in
+    zeroes in its text.
     """
     last = int(starts[-1])
     walked_end = last + int.from_bytes(view[last : last + 4], "big")
@@ -429,5 +432,5 @@ def end_of_data(path: str, view: memoryview, starts: Positions, log_base: int, *
     assert walk.end is not None
     if walk.end.kind is EndKind.BAD and not quiet:
         logger.warning("the log ends with half a record path=%s at=%d: %s", path, *walk.end[1:])
-    # Bad bytes with whole records behind them are damage, not an end; the reader will come upon them.
+    # Bad bytes followed by whole records are damage, not an end; the reader will detect them.
     return last if walk.end.position == last else walked_end

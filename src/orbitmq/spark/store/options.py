@@ -14,7 +14,7 @@ from orbitmq.spark.options import flag, number, refuse_unknown, required, text
 __all__ = ["StoreOptions"]
 
 PARTITION_BYTES: Final = 128 * 1024 * 1024
-"""As much as Spark takes of a file for one task."""
+"""Spark's own default size of a file split."""
 _OPTIONS: Final = (
     "path",
     "paths",
@@ -36,7 +36,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """All that the format may be told; travels to the executors."""
+    """All options of the format. Sent to the executors."""
 
     paths: tuple[str, ...]
     topics: frozenset[str] | None = None
@@ -44,14 +44,14 @@ class StoreOptions:
     starting_ms: int | None = None
     ending_ms: int | None = None
     broker: str | None = None
-    """The log does not say which broker wrote it."""
+    """Set by the user, because the log does not contain the broker's name."""
     verify_crc: bool = True
     fail_on_data_loss: bool = True
     partition_bytes: int = PARTITION_BYTES
-    """0: one task for each segment."""
+    """0 means one task per segment."""
     partitions_min: int = 1
     starting_latest: bool = False
-    """A stream begins at the end of the log."""
+    """Start a stream at the end of the log."""
     bytes_per_trigger_max: int | None = None
     use_queues: bool = True
     """Find the messages of topics through their consume queues where that is cheaper."""

@@ -1,8 +1,8 @@
 """Finds the records of some topics through the consume queues of a store, without reading the log in between.
 
-A consume queue lists where in the log the messages of one queue are. The checkpoint of the store says up to which
-log offset all queues are on the disk; what lies behind that is found by walking the log, as without this module. A
-unit may be stale (a topic deleted and made again), so a record must say that it lies there and what topic it has.
+A consume queue lists the log positions of one queue's messages. The store's checkpoint says up to which log offset
+all queues are on disk. Everything after that is found by scanning the log, as without this module. A unit may be
+stale (a topic deleted and recreated), so each record's own log offset and topic are checked.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _UNITS: Final = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("tag", ">i8")
 assert _UNITS.itemsize == UNIT.size
 _SAMPLE: Final = 256
 _WORTHWHILE: Final = 0.5
-"""Of the log: when the topics are more than this, reading it in one go is cheaper."""
+"""Part of the log. If the topics are more than this, reading the log sequentially is cheaper."""
 _BATCH_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class UnitBlock:
-    """Units of one file of a consume queue that a task reads."""
+    """Units of one consume queue file that a task reads."""
 
     location: str
-    """Of the store."""
+    """Location of the store."""
     path: str
     start: int
     end: int
     log_start: int
     log_end: int
-    """Units outside of these places of the log are passed over."""
+    """Units outside of these log offsets are skipped."""
 
 
 def prune(
@@ -55,9 +55,9 @@ def prune(
     block_bytes: int,
     frontier: int | None,
 ) -> tuple[list[UnitBlock], list[Block]] | None:
-    """What is to be read of the queues of some topics, and the blocks behind them; None when blocks are cheaper.
+    """Returns the queue units to read for some topics, and the blocks after them; None when blocks are cheaper.
 
-    ``blocks`` is what would be read without queues, ``frontier`` the log offset up to which queues are known to be
+    ``blocks`` would be read without queues; ``frontier`` is the log offset up to which queues are known to be
     complete.
     """
     root = store_root(location)
@@ -85,7 +85,7 @@ def _log_start(block: Block) -> int:
 
 
 def _behind(blocks: Sequence[Block], frontier: int) -> list[Block]:
-    """The parts of blocks from a log offset on."""
+    """Returns the parts of blocks from a log offset on."""
     found = []
     for block in blocks:
         at = frontier - block.segment.log_offset
@@ -101,12 +101,12 @@ def _behind(blocks: Sequence[Block], frontier: int) -> list[Block]:
 class _QueueFile:
     path: Path
     count: int
-    """Units written."""
+    """Number of written units."""
     first: int
     last: int
-    """Log offsets of the first and the last one."""
+    """Log offsets of the first and the last unit."""
     record_bytes: int
-    """The size of a record, by some of them."""
+    """Average record size, sampled."""
 
     def holds(self, low: int, high: int) -> bool:
         return self.first < high and self.last >= low
@@ -138,7 +138,7 @@ def _mapped_units(path: Path) -> npt.NDArray[Any]:
 
 
 def _written(units: npt.NDArray[Any]) -> int:
-    """How many units are written: a file is filled from its beginning."""
+    """Returns the number of written units. A file is filled from its beginning."""
     low, high = 0, len(units)
     while low < high:
         middle = (low + high) // 2
@@ -155,9 +155,10 @@ Rows = Callable[[Segment, memoryview, Positions, Positions], Iterator[pa.RecordB
 
 
 def positions_of(block: UnitBlock, decode: Rows) -> Iterator[pa.RecordBatch]:
-    """The rows of a block of units: ``decode`` is given a segment and where some records begin and end in it.
+    """Yields the rows of a block of units. ``decode`` receives a segment and the start and end positions of some
+    records in it.
 
-    Raises ``CorruptionError`` when a segment is gone.
+    Raises ``CorruptionError`` when a segment is missing.
     """
     units = _mapped_units(Path(block.path))[block.start : block.end]
     offsets = units["log_offset"].astype(np.int64)

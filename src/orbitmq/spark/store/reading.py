@@ -36,11 +36,11 @@ __all__ = ["BATCH_BYTES", "plan_parts", "read_block", "read_units"]
 logger = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Records of about this many bytes become one Arrow batch."""
+"""Size of the records decoded into one Arrow batch."""
 
 
 def plan_parts(options: StoreOptions) -> list[Block | UnitBlock]:
-    """The parts of a batch read, in the order of the files. Each can be read on its own."""
+    """Returns the parts of a batch read, in file order. Each can be read independently."""
     parts: list[Block | UnitBlock] = []
     for path in options.paths:
         segments = list_segments(path)
@@ -67,7 +67,7 @@ def plan_parts(options: StoreOptions) -> list[Block | UnitBlock]:
 
 
 def read_units(units: UnitBlock, options: StoreOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows that some units of a consume queue point to. Raises as ``read_block``."""
+    """Yields the rows that some units of a consume queue point to. Raises like ``read_block``."""
     damage = Damage(units.path, fail=options.fail_on_data_loss)
 
     def decode(
@@ -87,10 +87,10 @@ def read_units(units: UnitBlock, options: StoreOptions, columns: Sequence[str]) 
 def read_block(
     block: Block, options: StoreOptions, columns: Sequence[str], filesystem: pafs.FileSystem | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a block.
+    """Yields the rows of a block.
 
-    Raises ``CorruptionError`` if the block does not hold whole records from its start to its end, ``RecordError`` for
-    a record that cannot be read. With ``fail_on_data_loss`` off exactly those records are left out, and logged.
+    Raises ``CorruptionError`` if the block does not consist of whole records from start to end, ``RecordError`` for
+    an unreadable record. With ``fail_on_data_loss`` off, exactly those records are skipped and logged.
     """
     rows = _Rows(block.segment, options, columns)
     reached = block.start
@@ -115,7 +115,7 @@ def read_block(
 def _salvaged(
     block: Block, rows: _Rows, reached: int, reason: str, filesystem: pafs.FileSystem | None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a damaged block from position ``reached`` on, without those of damaged records."""
+    """Yields the rows of a damaged block from position ``reached`` on, without damaged records."""
     log_base = block.segment.log_offset + block.start
     damage = Damage(block.segment.path, fail=False)
     try:
@@ -136,17 +136,17 @@ def _salvaged(
 
 
 def _ends(view: memoryview, starts: Positions) -> Positions:
-    """Where records end, by the sizes they say."""
+    """Returns where records end, according to their sizes."""
     sizes = [int.from_bytes(view[start : start + 4], "big") for start in starts.tolist()]
     return starts + np.array(sizes, np.int64)
 
 
 Window = tuple[memoryview, Positions, int]
-"""Some bytes, where records begin in them, and where the bytes begin in the segment."""
+"""Some bytes, where records begin in them, and the position of the bytes in the segment."""
 
 
 def _windows(block: Block, data: Bytes) -> Iterator[Window]:
-    """The records of a block, some at a time."""
+    """Yields the records of a block, some at a time."""
     position, size = block.start, BATCH_BYTES
     newest: ScannedRecord | None = None
     while position < block.end:
@@ -168,14 +168,14 @@ def _windows(block: Block, data: Bytes) -> Iterator[Window]:
 
 
 def _at_end(view: memoryview) -> bool:
-    """Whether nothing is written here, or the marker of a segment's end."""
+    """Returns whether nothing is written here, or the marker of a segment's end."""
     walk = scan(view, 0, len(view), check_crc=False)
     assert next(iter(walk), None) is None
     return walk.end is not None and walk.end.kind in (EndKind.ZEROES, EndKind.BLANK)
 
 
 def _trimmed(block: Block, windows: Iterator[Window]) -> Iterator[Window]:
-    """The same without half a record at the end."""
+    """Drops half a record at the end."""
     held: Window | None = None
     for window in windows:
         if held is not None:
@@ -188,7 +188,8 @@ def _trimmed(block: Block, windows: Iterator[Window]) -> Iterator[Window]:
 
 
 def _check_end(block: Block, position: int, rest: memoryview, newest: ScannedRecord | None) -> None:
-    """Raise unless the records of a block may end here, before its end; ``newest`` is the last of them, if known."""
+    """Raises unless the records of a block may end before the block does; ``newest`` is the last of them, if
+    known."""
     log_base = block.segment.log_offset + position
     walk = scan(rest, 0, len(rest), check_crc=False, log_base=log_base)
     record = next(iter(walk), None)
@@ -212,7 +213,7 @@ def _check_end(block: Block, position: int, rest: memoryview, newest: ScannedRec
 
 
 class _Rows:
-    """Turns records into batches of the columns asked for."""
+    """Converts records to batches of the requested columns."""
 
     def __init__(self, segment: Segment, options: StoreOptions, columns: Sequence[str]) -> None:
         self._log_base = segment.log_offset
@@ -228,7 +229,7 @@ class _Rows:
         self._filters = tuple(filters) if len(filters) > 1 else ()
 
     def whole(self, block: Block, view: memoryview) -> Whole:
-        """The intact records of a block."""
+        """Returns the intact records of a block."""
         return whole_records(
             view,
             self._log_base + block.start,
@@ -240,7 +241,7 @@ class _Rows:
     def readable(
         self, view: memoryview, starts: Positions, ends: Positions, position: int, damage: Damage
     ) -> Iterator[pa.RecordBatch]:
-        """The same as ``decode`` without the records that cannot be read, which are added to ``damage``."""
+        """Like ``decode``, but without unreadable records, which are added to ``damage``."""
         if not len(starts):
             return
         try:
@@ -250,14 +251,14 @@ class _Rows:
                 base = self._log_base + position
                 damage.add(base + int(starts[0]), base + int(ends[0]), str(error), 1)
                 return
-            # Halves until the damaged record is alone.
+            # Bisects until the damaged record is isolated.
             middle = len(starts) // 2
             for half in (slice(middle), slice(middle, None)):
                 yield from self.readable(view, starts[half], ends[half], position, damage)
 
     def decode(self, view: memoryview, starts: Positions, position: int) -> Iterator[pa.RecordBatch]:
-        """The rows that pass the filters, in one batch; ``position`` is where ``view`` begins in the segment. Raises
-        ``RecordError`` before any row if one of the records is damaged."""
+        """Yields the rows that pass the filters, in one batch; ``position`` is where ``view`` begins in the segment.
+        Raises ``RecordError`` before any row if one of the records is damaged."""
         log_base = self._log_base + position
         records = Records(view, starts)
         if self._filters:
@@ -272,7 +273,7 @@ class _Rows:
     def _checked(
         self, records: Records, starts: Positions, columns: Sequence[str], log_base: int, *, verify_crc: bool
     ) -> pa.RecordBatch:
-        """Decode, and refuse records that say to lie elsewhere: bytes of an earlier life of the file."""
+        """Decodes, and rejects records with another log offset: bytes from an earlier use of the file."""
         wanted = columns if "log_offset" in columns else (*columns, "log_offset")
         batch = records.batch(wanted, broker=self._options.broker, verify_crc=verify_crc)
         says = np.asarray(batch.column("log_offset"))
@@ -294,7 +295,7 @@ class _Rows:
             if options.ending_ms is not None:
                 passing &= stored_ms < options.ending_ms
         if self._topics is not None:
-            # A fifth of what a dictionary of the topics costs.
+            # A fifth of the cost of a dictionary of the topics.
             passing &= np.asarray(pc.is_in(facts.column("topic"), value_set=self._topics))
         elif self._pattern is not None:
             topics = facts.column("topic").dictionary_encode()

@@ -1,9 +1,8 @@
 """``spark.read.format("rocketmq-store").load(path)``: the log of a store directory as a table, without a broker.
 
-One row for every record, of every topic, in the order of the log: also what waits for its delay and what belongs to
-transactions, under the topics they lie in. Options narrow that down on the driver (whole segments and blocks) and
-then row by row: ``topic`` (a list), ``topicPattern``, ``startingTimestamp``, ``endingTimestamp`` (ms, the end
-exclusive).
+One row per record of every topic, in log order. That includes delayed messages and records of transactions, under the
+topics that store them. Options narrow this down on the driver (whole segments and blocks) and then row by row:
+``topic`` (a list), ``topicPattern``, ``startingTimestamp``, ``endingTimestamp`` (ms, the end exclusive).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``spark.readStream.format("rocketmq-store")``: the log of a store as a stream, while a broker writes it.
 
-An offset is the log offset of the next record, for each path. The driver walks what was appended since it last
-looked and takes whole records only: what is half written is there at the next look. A micro-batch is a range of the
-log, whatever topics are asked for, so its content does not depend on when it is read.
+An offset is the log offset of the next record, for each path. The driver scans the bytes appended since the last
+batch and takes whole records only; a half-written one is left to the next scan. A micro-batch is a range of the log,
+whatever topics are selected, so its content does not depend on when it is read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["StoreStreamReader", "blocks_between", "end_of_log", "limited_end"]
 logger = logging.getLogger(__name__)
 
 _RECORD_ROOM_BYTES: Final = 64 * 1024
-"""How far a record is looked at when not even one fits the limit; doubled until it does."""
+"""How many bytes to search for a record's end when not even one record fits the limit; doubled until it does."""
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,7 +56,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = tuple(columns)
         self._ends: dict[str, int] = {}
-        """How far each log was walked."""
+        """How far each log has been scanned."""
         self._target: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # PySpark's name, like the others below
@@ -82,7 +82,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if found == start else found
 
     def _begin(self, path: str, start: dict[str, Any], end: int) -> int:
-        """Where to go on. A log that lost what was not read yet is an error, or a warning and a jump."""
+        """Returns where to resume. If unread parts of the log were lost, raises an error, or logs a warning and skips
+        them."""
         first = list_segments(path)[0].log_offset
         begin = int(start.get(path, first))
         if begin < first:
@@ -123,7 +124,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         leave_modules_uncollected()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nobody but the checkpoint keeps the place."""
+        """Does nothing. Only the checkpoint keeps the position."""
 
 
 def _holding(segments: Sequence[Segment], log_offset: int) -> Segment | None:
@@ -134,7 +135,7 @@ def _holding(segments: Sequence[Segment], log_offset: int) -> Segment | None:
 
 
 def end_of_log(segments: Sequence[Segment], log_offset: int, written_until: int = 0) -> int:
-    """Where the whole records from ``log_offset`` on, where one begins, end. The log is known to be written up to
+    """Returns the end of the whole records that begin at ``log_offset``. The log is known to be written up to
     ``written_until``."""
     while (segment := _holding(segments, log_offset)) is not None:
         following = segment.log_offset + segment.size_bytes
@@ -155,7 +156,7 @@ def end_of_log(segments: Sequence[Segment], log_offset: int, written_until: int 
 
 
 def _is_blank(view: memoryview) -> bool:
-    """Whether the marker of a segment's end stands here."""
+    """Returns whether the marker of a segment's end is here."""
     walk = scan(view, 0, len(view), check_crc=False)
     if next(iter(walk), None) is not None:
         return False
@@ -163,7 +164,8 @@ def _is_blank(view: memoryview) -> bool:
 
 
 def limited_end(segments: Sequence[Segment], start: int, end: int, most: int | None) -> int:
-    """``end``, or the end of the last record that fits into ``most`` bytes from ``start``; one record at least."""
+    """Returns ``end``, or the end of the last record that fits into ``most`` bytes from ``start``; at least one
+    record."""
     if most is None or end - start <= most:
         return end
     while (segment := _holding(segments, start)) is not None:
@@ -187,7 +189,7 @@ def limited_end(segments: Sequence[Segment], start: int, end: int, most: int | N
 
 
 def blocks_between(segments: Sequence[Segment], start: int, end: int, block_bytes: int) -> list[Block]:
-    """The records between two places of the log as blocks of about ``block_bytes`` (0: one for each segment)."""
+    """Returns the records between two log offsets as blocks of about ``block_bytes`` (0: one per segment)."""
     blocks: list[Block] = []
     for segment in segments:
         begin = max(start, segment.log_offset) - segment.log_offset
