@@ -1,1 +1,1 @@
-"""Request handlers by area. Each takes the collaborators it needs and offers ``routes()``."""
+"""Request handlers by area. Each takes the collaborators it needs and provides ``routes()``."""

@@ -1,6 +1,6 @@
-"""Access lists of 4.x by request: 50 to 54 (Apache 4.9.7: the ACL part of AdminBrokerProcessor).
+"""Requests for the 4.x access lists: 50 to 54 (Apache 4.9.7: the ACL part of AdminBrokerProcessor).
 
-Codes 209, 210 and 211 are the failures of 50, 51 and 53. Secrets are answered only with ``authCompatibility=apache``.
+Codes 209, 210 and 211 are the failures of 50, 51 and 53. Secrets are returned only with ``authCompatibility=apache``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["AclHandlers"]
 
 logger = logging.getLogger(__name__)
 
-# 4.x numbers with other meanings in 5.x; they only answer requests of 4.x tools.
+# 4.x numbers with other meanings in 5.x; they are sent only in answers to 4.x tools.
 _UPDATE_FAILED: Final = 209
 _DELETE_FAILED: Final = 210
 _WHITE_FAILED: Final = 211
@@ -43,7 +43,7 @@ _SHOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclHandlers:
-    """What mqadmin of 4.x does to accounts."""
+    """Account management for mqadmin of 4.x."""
 
     files: AclFiles
     config: BrokerConfig

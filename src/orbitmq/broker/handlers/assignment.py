@@ -1,7 +1,7 @@
-"""Which queues a client consumes, decided by the broker: 400, and how it asks for them: 401.
+"""Queue assignment by the broker (400), and the request mode of a group (401).
 
-Answers to Apache's QueryAssignmentProcessor. The queues are those of the topic on all brokers, as name servers tell;
-the members are those that send heartbeats to this broker.
+Follows Apache's QueryAssignmentProcessor. The queues are the topic's queues on all brokers, according to the name
+servers; the members are the clients that send heartbeats to this broker.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _ALL_QUEUES: Final = -1
 def shared_queues(
     strategy: Strategy, queues: Sequence[MessageQueue], clients: Sequence[str], me: str, share_count: int
 ) -> list[MessageQueue]:
-    """What a client pops: its own queues and those of the next ``share_count`` members. All queues of a broker
-    (queue id -1) when that would be everybody's, or nobody said how many."""
+    """Returns the queues that a client pops: its own and those of the next ``share_count`` members. All queues of a
+    broker (queue id -1) when that would cover every member, or when no count is set."""
     if share_count <= 0 or share_count >= len(clients) - 1:
         names = sorted({queue.broker_name for queue in queues}, key=utf16_key)
         topic = queues[0].topic if queues else ""
@@ -75,7 +75,7 @@ class _KnownRoute(NamedTuple):
 
 
 class RouteQueues:
-    """The queues of topics over all brokers, asked from name servers and kept for a while."""
+    """The queues of topics on all brokers, queried from the name servers and cached."""
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, clock: Clock, rpc: RpcClient) -> None:
         self._config = config
@@ -85,7 +85,8 @@ class RouteQueues:
         self._known: dict[str, _KnownRoute] = {}
 
     async def of(self, topic: str) -> list[MessageQueue] | None:
-        """Sorted; None when no route is known. Without name servers: the queues of this broker."""
+        """Returns the sorted queues of a topic; None when no route is known. Without name servers: this broker's
+        queues."""
         if not self._config.name_server_list:
             return self._own(topic)
         known = self._known.get(topic)
@@ -106,7 +107,7 @@ class RouteQueues:
         return known.queues if known is not None else None
 
     def changed(self) -> None:
-        """Topics of this broker changed: ask again."""
+        """Clear the cache because topics of this broker have changed."""
         self._known.clear()
 
     async def _ask(self, server: str, topic: str) -> list[MessageQueue] | None:
@@ -142,7 +143,7 @@ class AssignmentHandlers:
         queues_of: Callable[[str], Awaitable[list[MessageQueue] | None]],
         on_pull: Callable[[str, str], object] = lambda _topic, _group: None,
     ) -> None:
-        """``on_pull`` is called with topic and group when a group is switched to pulling; may raise
+        """``on_pull`` is called with topic and group when a group is switched to pulling. It may raise
         ``StoreError``."""
         self._config = config
         self._topics = topics
@@ -159,7 +160,7 @@ class AssignmentHandlers:
         ]
 
     async def query_assignment(self, call: Call[Empty]) -> Reply:
-        """QUERY_ASSIGNMENT (400). Without an answer to give the client keeps what it has."""
+        """QUERY_ASSIGNMENT (400). If the broker cannot answer, the client keeps its current assignment."""
         request = QueryAssignmentRequest.decode(call.body)
         topic, group = request.topic or "", request.consumer_group or ""
         mode = self._modes.find(topic, group)
@@ -188,7 +189,7 @@ class AssignmentHandlers:
         return strategy(queues, clients, me)
 
     def set_mode(self, call: Call[Empty]) -> Reply:
-        """SET_MESSAGE_REQUEST_MODE (401); a topic and group keep theirs until it is set anew."""
+        """SET_MESSAGE_REQUEST_MODE (401). The mode of a topic and group stays until it is set again."""
         mode = bodies.MessageRequestMode.decode(call.body)
         topic, group = mode.topic or "", mode.consumer_group or ""
         if topic.startswith(RETRY_PREFIX):

@@ -1,8 +1,8 @@
-"""Users and policies by request: 3001 to 3010 (Apache: the auth part of AdminBrokerProcessor).
+"""Requests for users and policies: 3001 to 3010 (Apache: the auth part of AdminBrokerProcessor).
 
-Codes and texts are Apache's. Two things differ: passwords are not answered (``authCompatibility=apache`` answers
-them; a slave gets them with its inner credentials), and a resource that cannot be parsed never counts as "all of
-them".
+Codes and texts are Apache's, with two differences. Passwords are not returned, except with
+``authCompatibility=apache`` and to a slave that uses its inner credentials. A resource that cannot be parsed never
+counts as "all of them".
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _ENTRIES_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthHandlers:
-    """What operators do to users and policies."""
+    """User and policy management for operators."""
 
     table: AuthTable
     checked: bool
-    """Whether requests are authenticated, so that the name in a request is its sender's."""
+    """Whether requests are authenticated, so that the user name in a request is the sender's."""
     answers_passwords: bool
     inner_user: str
     on_change: Callable[[], None]

@@ -19,7 +19,7 @@ __all__ = ["StatsInspection"]
 
 
 class StatsInspection:
-    """How fast, and in what state."""
+    """The broker's statistics and runtime state."""
 
     def __init__(
         self, *, config: BrokerConfig, stats: BrokerStats, runtime_info: Callable[[], Mapping[str, str]]

@@ -1,4 +1,4 @@
-"""Who is connected and who reads what: 203, 204, 300, 305, 328, 343, 345 (Apache: part of AdminBrokerProcessor)."""
+"""Client connections and subscriptions: 203, 204, 300, 305, 328, 343, 345 (Apache: part of AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["ClientInspection"]
 
 
 class ClientInspection:
-    """Who is connected and who reads what."""
+    """Lists client connections, and the topics that groups read."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ClientInspection:
         topics: TopicTable,
         address: str,
     ) -> None:
-        """``address`` is this broker's own, as clients know it."""
+        """``address`` is this broker's own address, as clients know it."""
         self._consumers = consumers
         self._producers = producers
         self._offsets = offsets
@@ -95,7 +95,7 @@ class ClientInspection:
                     client_id=channel.client_id,
                     language=channel.language,
                     last_update_timestamp=channel.last_update_ms,
-                    # With the slash Java puts before an address that has no name.
+                    # Java prints a slash before an address without a host name.
                     remote_ip=f"/{channel.connection.remote_text}",
                     version=channel.version,
                 )
@@ -103,7 +103,7 @@ class ClientInspection:
         return Reply(body=bodies.ProducerTable(data=table).encode())
 
     def groups_of_topic(self, call: Call[QueryTopicConsumeByWhoRequest]) -> Reply:
-        """Groups that read a topic now, and those that did."""
+        """Groups that currently read a topic or have committed offsets in it."""
         topic = call.header.topic
         groups = {*self._consumers.groups_of_topic(topic), *self._offsets.groups_of(topic)}
         return Reply(body=bodies.GroupList(group_list=sorted(groups)).encode())

@@ -1,6 +1,6 @@
-"""Heartbeats, goodbyes, group members and expression checks: 34, 35, 38, 46.
+"""Heartbeats, unregistration, group members and expression checks: 34, 35, 38, 46.
 
-Answers to Apache's ClientManageProcessor and the member part of ConsumerManageProcessor.
+Follows Apache's ClientManageProcessor and the member part of ConsumerManageProcessor.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from orbitmq.wire.headers import (
 __all__ = ["ClientHandlers"]
 
 _CLIENT_IDS_MAX: Final = 1024
-"""Ids remembered per connection; a real client has one or two."""
+"""Client ids kept per connection; a real client has one or two."""
 _AT_ONCE: Final = 64
-"""Groups of one heartbeat that are registered in one turn of the loop."""
+"""Number of groups that one turn of the loop registers from a heartbeat."""
 _NAME_CHARS_MAX: Final = 1024
-"""Of client ids and producer groups; Apache's clients stay below 256."""
+"""Longest client id or producer group; Apache's clients stay below 256."""
 
 
 @dataclass(slots=True)
 class _Taken:
-    """What came of a heartbeat so far."""
+    """The outcome of a heartbeat so far."""
 
     changed: bool
     topics_before: int
@@ -65,7 +65,7 @@ class _Taken:
 
 @dataclass(kw_only=True, eq=False)
 class ClientHandlers:
-    """What clients tell the broker about themselves."""
+    """Serves the requests by which clients register themselves."""
 
     config: BrokerConfig
     clock: Clock
@@ -76,7 +76,7 @@ class ClientHandlers:
     compile_filter: Callable[[str, str], object] | None = None
     """``compile_filter(expression_type, expression)`` raises ``SubscriptionParseFailed``."""
     signer_of: Callable[[Frame], str] = lambda _frame: ""
-    """Names the user who signed a request."""
+    """Returns the name of the user who signed a request."""
 
     def routes(self) -> list[Route]:
         return [
@@ -87,13 +87,13 @@ class ClientHandlers:
         ]
 
     def heart_beat(self, call: Call[HeartBeatRequest]) -> Reply | Awaitable[Reply]:
-        """Register every group the client takes part in.
+        """Register every group that the client is in.
 
-        A heartbeat that creates a retry topic is answered when the name servers know the topic, as in Apache: tools
-        look a group up by the route of its retry topic.
+        A heartbeat that creates a retry topic is answered once the name servers know the topic, like Apache's,
+        because tools look up a group by the route of its retry topic.
 
-        Second kind of heartbeat: it has a fingerprint of its subscriptions, and may leave them out once the broker
-        has said that they did not change. IS_SUB_CHANGE = true makes the client send them again.
+        Version 2 of the heartbeat has a fingerprint of its subscriptions, and may omit them once the broker has
+        answered that they have not changed. IS_SUB_CHANGE = true makes the client send them again.
         """
         data = HeartbeatData.decode(call.body)
         _check_size(data)
@@ -113,7 +113,7 @@ class ClientHandlers:
         return self._answer(taken)
 
     async def _register_rest(self, groups: Iterator[None], taken: _Taken, peer: Connection) -> Reply:
-        """A client with very many groups is registered in several turns of the loop."""
+        """Register a client with very many groups over several turns of the loop."""
         while not taken.is_complete:
             await asyncio.sleep(0)
             if peer.closed:
@@ -124,7 +124,7 @@ class ClientHandlers:
         return answer if isinstance(answer, Reply) else await answer
 
     def _register(self, data: HeartbeatData, channel: ClientChannel, taken: _Taken) -> Iterator[None]:
-        """Yields after each group. One that finds its table full is left out, and the others are served."""
+        """Yields after each group. A group whose table is full is skipped, and the others are registered."""
         fingerprint = data.heartbeat_fingerprint or 0
         without_sub = fingerprint != 0 and data.without_sub is True
         for consumer in data.consumer_data_set:
@@ -157,7 +157,7 @@ class ClientHandlers:
     def _register_consumer(
         self, consumer: ConsumerData, channel: ClientChannel, fingerprint: int, *, without_sub: bool
     ) -> bool:
-        """Register one group; True when the client must send its subscriptions (again)."""
+        """Register one group. Returns True when the client must send its subscriptions (again)."""
         consume_type = consumer.consume_type or ConsumeType.PASSIVELY
         if self.config.pull_consumers_refused and consume_type == ConsumeType.ACTIVELY:
             return False
@@ -187,8 +187,8 @@ class ClientHandlers:
         online = self.consumers.groups[group]
         before, online.fingerprint = online.fingerprint, fingerprint
         if before is None:
-            # Nothing is known of this group, as after a restart: a client that left its subscriptions out has
-            # to be asked for them, or its pulls would be refused for ever. Apache relies on the client here.
+            # The group is unknown, for example after a restart. A client that omitted its subscriptions must send
+            # them, or its pulls would be refused forever. Apache relies on the client here.
             return without_sub
         return before != fingerprint
 
@@ -209,7 +209,7 @@ class ClientHandlers:
         return Reply(body=ConsumerIdList(consumer_id_list=group.client_ids).encode())
 
     def check_client_config(self, call: Call[Empty]) -> Reply:
-        """Whether an expression can be used here, asked before a consumer starts."""
+        """Check whether this broker can evaluate an expression; sent before a consumer starts."""
         subscription = CheckClientConfig.decode(call.body).subscription_data
         if subscription is None or subscription.is_tag_type:
             return Reply()
@@ -244,5 +244,5 @@ async def _after(registered: Awaitable[None], reply: Reply) -> Reply:
 
 
 def _copy(channel: ClientChannel) -> ClientChannel:
-    """Each group refreshes its own."""
+    """A copy, because each group refreshes its own."""
     return msgspec.structs.replace(channel)

@@ -1,7 +1,7 @@
 """Requests that end in a call to consumers: 222, 223, 307, 309 (Apache: Broker2Client and its callers).
 
-An offset reset is kept in the broker and handed out with the next pull (``useServerSideResetOffset``, the default of
-5.x), or sent to the online consumers as the older way has it.
+An offset reset is stored in the broker and returned with the next pull (``useServerSideResetOffset``, the default of
+5.x), or sent to the online consumers, which is the older method.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CPP: Final = int(LanguageCode.CPP)
 
 
 class ResetHandlers:
-    """Offsets moved by an admin."""
+    """Offset resets by an admin."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ResetHandlers:
         store: MessageStore,
         wake: Callable[[str, int], None] | None = None,
     ) -> None:
-        """``wake(topic, queue_id)`` makes waiting pulls look again, so that they see the reset at once."""
+        """``wake(topic, queue_id)`` retries waiting pulls, so that they see the reset immediately."""
         self._config = config
         self._topics = topics
         self._groups = groups
@@ -132,7 +132,7 @@ class ResetHandlers:
         return ObjectMap((self._queue(topic, index), offset) for index, offset in chosen.items())
 
     def _by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """A negative time means the end of the queue."""
+        """Returns the offset for a time; a negative time means the end of the queue."""
         if timestamp_ms < 0:
             return self._store.max_offset(topic, queue_id)
         return max(0, self._store.offset_by_time(topic, queue_id, timestamp_ms))
@@ -140,7 +140,7 @@ class ResetHandlers:
     def _within(self, topic: str, queue_id: int, offset: int) -> int:
         low = max(0, self._store.min_offset(topic, queue_id))
         high = self._store.max_offset(topic, queue_id)
-        # One beyond the end is let through, as in Apache.
+        # One past the end is allowed, as in Apache.
         if not low <= offset <= high + 1:
             raise ServerError(f"offset {offset} is not within {low} to {high} of queue {queue_id}")
         return offset
@@ -150,7 +150,7 @@ class ResetHandlers:
     def _reset_in_clients(
         self, header: ResetOffsetRequest, config: TopicConfig, *, for_cpp: bool
     ) -> ObjectMap[MessageQueue, int]:
-        """Without ``isForce`` a consumer only ever goes back."""
+        """Send the reset to the consumers. Without ``isForce`` it only ever moves offsets back."""
         topic, group = header.topic, header.group
         table: ObjectMap[MessageQueue, int] = ObjectMap()
         for queue_id in range(config.write_queue_nums):
@@ -195,7 +195,7 @@ def _check_version(group: ConsumerGroup, least: int) -> None:
 
 
 class ConsumerCallHandlers:
-    """Questions to consumers, passed on."""
+    """Forwards requests to consumers."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class ConsumerCallHandlers:
         )
 
     async def consume_directly(self, call: Call[ConsumeMessageDirectlyRequest]) -> Reply:
-        """Hand one stored message to one consumer, whatever its offsets say."""
+        """Deliver one stored message to one consumer, regardless of its offsets."""
         header = call.header
         try:
             log_offset = parse_offset_message_id(header.msg_id or "").log_offset
@@ -259,7 +259,7 @@ class ConsumerCallHandlers:
     async def _ask(
         self, code: Request, client: tuple[str, str | None], fields: dict[str, str], body: bytes
     ) -> Reply:
-        """What the client answers is the answer."""
+        """Forward a request to a client and return its answer."""
         group, client_id = client
         channel = self._consumers.channel_of(group, client_id or "")
         if channel is None:
@@ -277,7 +277,7 @@ class ConsumerCallHandlers:
         return Reply(answer.code, answer.remark, ext=dict(answer.ext_fields), body=answer.body)
 
     async def consumer_status(self, call: Call[GetConsumerStatusRequest]) -> Reply:
-        """Where each consumer is in its own memory; the ones that do not answer are left out."""
+        """The offsets that each consumer has in memory; consumers that do not answer are left out."""
         header = call.header
         group = self._consumers.group(header.group)
         if group is None:

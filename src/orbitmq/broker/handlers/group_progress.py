@@ -1,4 +1,4 @@
-"""How far groups are: 208, 317 (Apache: part of AdminBrokerProcessor)."""
+"""Consumer group progress: 208, 317 (Apache: part of AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from orbitmq.wire.javajson import ObjectMap
 __all__ = ["GroupInspection", "Lags"]
 
 _ANSWER_BYTES_MAX: Final = 15 << 20
-"""A frame has 16 MiB."""
+"""Largest answer; the limit of a frame is 16 MiB."""
 _TOPICS_MAX: Final = 2_000
-"""Topics a request may list."""
+"""Maximum number of topics in a request."""
 _QUEUES_AT_ONCE: Final = 1_000
-"""Queues looked at before others get their turn: about 10 ms."""
+"""Queues examined before the loop serves other work: about 10 ms."""
 
 
 class Lags:
-    """How far a group is behind in a topic."""
+    """Computes a group's lag in a topic."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Lags:
         store: MessageStore,
         popped: Callable[[str, str, int], int] = lambda _topic, _group, _queue_id: 0,
     ) -> None:
-        """``popped`` returns the messages of a topic's queue that a group popped and did not acknowledge."""
+        """``popped`` returns the number of a queue's messages that a group has popped and not acknowledged."""
         self._broker_name = broker_name
         self._offsets = offsets
         self._consumers = consumers
@@ -55,7 +55,7 @@ class Lags:
         self.unfinished = UnfinishedCounter(offsets=offsets, consumers=consumers, store=store, popped=popped)
 
     def wanted(self, group: str, topic: str) -> bool:
-        """Whether the group still reads the topic, as far as can be told: an offline group may come back."""
+        """Whether the group still reads the topic, as far as the broker knows: an offline group may come back."""
         if self._consumers.known_subscription(group, topic) is not None:
             return True
         online = self._consumers.group(group)
@@ -64,7 +64,8 @@ class Lags:
     def of(
         self, group: str, topic: str, queue_count: int, *, unfinished: bool = False
     ) -> ObjectMap[MessageQueue, bodies.OffsetWrapper]:
-        """The offsets of every queue; ``unfinished`` adds our members, and a start where nothing is committed."""
+        """Returns the offsets of every queue. ``unfinished`` adds our own fields, and a start where nothing is
+        committed."""
         store, offsets = self._store, self._offsets
         table: ObjectMap[MessageQueue, bodies.OffsetWrapper] = ObjectMap()
         for queue_id in range(queue_count):
@@ -75,7 +76,7 @@ class Lags:
                 consumed = lag.start
             last_ms = store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
             queue = MessageQueue(broker_name=self._broker_name, queue_id=queue_id, topic=topic)
-            # What was popped is behind the committed offset already. Tools show what lies between the two offsets.
+            # Popped messages are already before the committed offset. Tools show the difference of the two offsets.
             in_hand = consumed + self._popped(topic, group, queue_id)
             table[queue] = bodies.OffsetWrapper(
                 broker_offset=store.max_offset(topic, queue_id),
@@ -89,7 +90,7 @@ class Lags:
 
 
 class GroupInspection:
-    """How far groups have got."""
+    """Serves the requests for group progress."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class GroupInspection:
         ]
 
     def consume_stats(self, call: Call[GetConsumeStatsRequest]) -> Reply:
-        """The lag of a group: in the topics listed, or in the one named, or in all it has offsets for."""
+        """The lag of a group in the listed topics, in the named one, or in all topics with offsets of the group."""
         header = call.header
         group = header.consumer_group
         topics = list(dict.fromkeys(topic for topic in (header.topic_list or "").split(";") if topic))
@@ -144,8 +145,8 @@ class GroupInspection:
     async def broker_consume_stats(self, call: Call[GetBrokerConsumeStatsRequest]) -> Reply:
         """The lag of every group in every topic.
 
-        Thousands of groups take a second to go through, so the loop gets its turn in between and the answer is
-        put together from the texts of the groups. Raises ``ServerError`` when it would not fit a frame.
+        Thousands of groups take a second to process, so the coroutine yields to the loop in between, and the answer
+        is joined from the encoded groups. Raises ``ServerError`` when it would not fit in a frame.
         """
         pieces: list[bytes] = []
         behind = inflight = size = queues = 0
@@ -172,14 +173,14 @@ class GroupInspection:
             if queues >= _QUEUES_AT_ONCE:
                 queues = 0
                 await asyncio.sleep(0)
-        # The members in the order of the other bodies, the list in the middle.
+        # Fields in the order of the other bodies, with the list inserted in the middle.
         whole = bodies.ConsumeStatsList(
             broker_addr=self._address, total_diff=behind, total_inflight_diff=inflight
         ).encode()
         return Reply(body=whole.replace(b"[]", b"[%b]" % b",".join(pieces), 1))
 
     def _topics_by_group(self, *, subscribed: bool) -> Mapping[str, list[str]]:
-        # One walk over all offsets instead of one for every group: there may be tens of thousands of both.
+        # One pass over all offsets instead of one per group: there may be tens of thousands of both.
         table: dict[str, list[str]] = {}
         for key in sorted(self._offsets.committed):
             topic, _, group = key.partition("@")

@@ -1,6 +1,6 @@
-"""Subscription groups made, changed, deleted and shown: 200, 207, 225, 352, 353.
+"""Creates, changes, deletes and shows subscription groups: 200, 207, 225, 352, 353.
 
-Answers to Apache's AdminBrokerProcessor, its group part.
+Follows the group part of Apache's AdminBrokerProcessor.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _RETRY_QUEUES_MAX: Final = 65_535
 
 
 class _GroupName(msgspec.Struct, rename="camel"):
-    """Read first: a group without a name is a bad name, not a bad body."""
+    """Parsed first, so that a missing name is reported as a bad name instead of a bad body."""
 
     group_name: str | None = None
 
 
 class GroupHandlers:
-    """Changes of groups by admins."""
+    """Group management for admins."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class GroupHandlers:
         offsets: ConsumerOffsets,
         on_deleted: Callable[[str], None] | None = None,
     ) -> None:
-        """``on_deleted`` is called with the name of every group that went, for what others keep about it."""
+        """``on_deleted`` is called with the name of every deleted group, so that other parts can drop its state."""
         self._groups = groups
         self._offsets = offsets
         self._on_deleted = on_deleted
@@ -77,7 +77,7 @@ class GroupHandlers:
         return Reply() if self.copied is None else _when(self.copied())
 
     def update_groups(self, call: Call[Empty]) -> Reply | Awaitable[Reply]:
-        """All or none."""
+        """Apply all changes or none."""
         self._apply(SubscriptionGroupList.decode(call.body).group_config_list, call.peer.remote_text)
         return Reply() if self.copied is None else _when(self.copied())
 
@@ -94,7 +94,7 @@ class GroupHandlers:
         try:
             self._groups.apply(configs)
         except InvalidParameter as error:
-            # Apache answers bad attributes as an error of its own.
+            # Apache answers bad attributes with a different code.
             raise ServerError(error.remark) from None
 
     def delete_group(self, call: Call[DeleteSubscriptiongroupRequest]) -> Reply:

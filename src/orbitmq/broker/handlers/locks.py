@@ -14,10 +14,10 @@ from orbitmq.wire.headers import LockBatchMqRequest, UnlockBatchMqRequest
 __all__ = ["LockHandlers"]
 
 _NAME_CHARS_MAX: Final = 1024
-"""Of groups, clients, topics and brokers; Apache's are below 256."""
+"""Longest name of a group, client, topic or broker; Apache's are below 256."""
 
 _QUEUES_MAX: Final = 10_000
-"""Of one request."""
+"""Maximum number of queues in one request."""
 
 
 class LockHandlers:

@@ -1,6 +1,6 @@
-"""Upkeep by request: options read and changed, files cleaned, offsets cloned: 25, 26, 306, 314, 316, 329.
+"""Maintenance requests: read and change options, clean up files, clone offsets: 25, 26, 306, 314, 316, 329.
 
-Answers to Apache's AdminBrokerProcessor, the part that changes the broker itself.
+Follows the part of Apache's AdminBrokerProcessor that changes the broker itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class MaintenanceHandlers:
-    """What operators do to a running broker."""
+    """Operations on a running broker."""
 
     def __init__(
         self,
@@ -66,27 +66,27 @@ class MaintenanceHandlers:
         return Reply(header=GetBrokerConfigResponse(version=version), body=self._live_config.text().encode())
 
     def clean_expired_queues(self, call: Call[Empty]) -> Reply:
-        """Drop queue files whose messages are gone from the log."""
+        """Delete queue files whose messages are no longer in the log."""
         logger.info("clean-up of queues asked caller=%s", call.peer.remote_text)
         self._store.clean_expired()
         return Reply()
 
     def delete_expired_log(self, call: Call[Empty]) -> Reply:
-        """Drop expired log segments now, whatever the hour."""
+        """Delete expired log segments now, regardless of the configured hour."""
         removed = self._store.clean_expired(force=True)
         logger.info("clean-up of the log asked caller=%s removed=%d", call.peer.remote_text, removed)
         return Reply()
 
     def clean_unused_topics(self, call: Call[Empty]) -> Reply:
-        """Drop the queues of topics that are no longer configured."""
+        """Delete the queues of topics that are no longer configured."""
         dropped = self._store.keep_topics(self._topics.configs)
         logger.info("unused topics dropped caller=%s topics=%s", call.peer.remote_text, dropped)
         return Reply()
 
     def clone_offsets(self, call: Call[CloneGroupOffsetRequest]) -> Reply:
-        """Start one group where another is: in one topic, or in all the other has offsets for.
+        """Copy one group's offsets to another, in one topic or in all topics with offsets of the source.
 
-        Unless ``offline`` says otherwise, topics an online source group no longer subscribes to are left out.
+        Unless ``offline`` is set, topics to which an online source group no longer subscribes are left out.
         """
         header = call.header
         source = header.src_group

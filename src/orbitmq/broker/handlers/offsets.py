@@ -1,6 +1,6 @@
 """Consumer offsets and the bounds of queues: 14, 15, 29, 30, 31, 32.
 
-Answers to Apache's ConsumerManageProcessor and the offset part of AdminBrokerProcessor.
+Follows Apache's ConsumerManageProcessor and the offset part of AdminBrokerProcessor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["OffsetHandlers"]
 
 
 class _UpdateRequest(TopicRpcRequest, kw_only=True):
-    """UPDATE_CONSUMER_OFFSET (15) as it is served: the numbers may be missing, which has a code of its own."""
+    """UPDATE_CONSUMER_OFFSET (15) as served: the numbers may be missing, which has its own code."""
 
     consumer_group: str
     topic: str
@@ -39,7 +39,7 @@ class _UpdateRequest(TopicRpcRequest, kw_only=True):
 
 
 class OffsetHandlers:
-    """Where groups are, and where queues begin and end."""
+    """Serves group offsets and queue bounds."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class OffsetHandlers:
         ]
 
     def query(self, call: Call[QueryConsumerOffsetRequest]) -> Reply:
-        """The committed offset. A new group starts at 0 when nothing of the queue was lost yet; else the client
-        decides by its own consume-from-where."""
+        """The committed offset. A new group starts at 0 if the queue has not lost any message yet; otherwise the
+        client decides by its own consume-from-where."""
         header = call.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset >= 0:
@@ -91,8 +91,8 @@ class OffsetHandlers:
             raise TopicNotFound(f"topic {header.topic} does not exist on this broker")
         queue_id = _not_negative("queueId", header.queue_id)
         offset = _not_negative("commitOffset", header.commit_offset)
-        # Apache takes any number. A queue beyond the topic's cannot be pulled (29 as well); a member that has not
-        # noticed yet that the topic shrank may still move the offset it has.
+        # Apache accepts any number. Queues beyond the topic's cannot be pulled (code 29 too), but a member that has
+        # not noticed yet that the topic shrank may still update its existing offset.
         if queue_id >= topic.read_queue_nums and queue_id not in self._offsets.queues_of(group, header.topic):
             raise InvalidParameter(
                 f"queueId {queue_id} is not one of the {topic.read_queue_nums} read queues of topic {header.topic}"
@@ -115,7 +115,7 @@ class OffsetHandlers:
         )
 
     def min_offset(self, call: Call[GetMinOffsetRequest]) -> Reply:
-        # A queue without writes starts at 0, like one that is empty.
+        # A queue without writes starts at 0, like an empty one.
         offset = self._store.min_offset(call.header.topic, call.header.queue_id)
         return Reply(header=OffsetResponse(offset=max(0, offset)))
 

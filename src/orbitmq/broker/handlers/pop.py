@@ -1,7 +1,8 @@
 """Requests of POP consuming: 200050 to 200056 and 200151 (Apache: PopMessageProcessor and its neighbours).
 
-Messages leave as slices of the log, as for a pull. A pop that finds nothing and may wait is parked; what may change
-its answer wakes it. Refusals of a pop carry the fields of its answer as zeros, which Apache's clients read first.
+Messages are sent as slices of the log, as for a pull. A pop that finds nothing and may wait is parked until something
+changes that may affect its answer. Refusals of a pop carry the fields of its answer as zeros, because Apache's
+clients read them first.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ _COUNT_MAX: Final = 32
 _FACTOR: Final = "priority.factor"
 _LATE_MS: Final = 500
 _EARLY_MS: Final = 50
-"""A wait ends this much before its time, so that the answer is there when the client expects it."""
+"""How much earlier a wait ends, so that the answer arrives when the client expects it."""
 _POLL_MS_MAX: Final = 3_600_000
 _INVISIBLE_MS_MAX: Final = 30 * 24 * 3_600_000
 _FOUND: Final = b"FOUND"
 _NOTHING: Final = b"NO_MESSAGE_IN_QUEUE"
 _UNSET: Final = "not set any response code"
-"""The remark of Apache's answers that nobody gave one."""
+"""Default remark of Apache's answers."""
 _LEARN_MS: Final = 60_000
 _LEARNT_MAX: Final = 10_000
 _ZEROS: Final = {"invisibleTime": "0", "restNum": "0", "popTime": "0", "reviveQid": "0"}
@@ -83,7 +84,7 @@ _JSON_REPLY: Final = (
 
 
 class SqlFilters(Protocol):
-    """Turns subscriptions that are not by tag into filters."""
+    """Turns subscriptions that do not select by tag into filters."""
 
     def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
         """Raises ``SubscriptionParseFailed``."""
@@ -91,7 +92,7 @@ class SqlFilters(Protocol):
 
 @lru_cache(maxsize=4096)
 def _parsed(topic: str, expression: str, kind: str) -> tuple[SubscriptionData, Filter | None]:
-    """A subscription and, for one by tag that does not take all, its filter."""
+    """A subscription and, if it selects by tags and does not take all, its filter."""
     subscription = parse_subscription(topic, expression, kind)
     by_some_tags = subscription.is_tag_type and not subscription.takes_all
     return subscription, Filter(subscription.code_set) if by_some_tags else None
@@ -99,7 +100,7 @@ def _parsed(topic: str, expression: str, kind: str) -> tuple[SubscriptionData, F
 
 @dataclass(kw_only=True, eq=False)
 class PopHandlers:
-    """Serves POP and keeps the waiting requests."""
+    """Serves POP and holds the waiting requests."""
 
     service: PopService
     consumers: ConsumerTable
@@ -138,7 +139,7 @@ class PopHandlers:
         ]
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """A queue got messages; wired to the store."""
+        """Called by the store when a queue receives messages."""
         if self.waiters.count:
             self.waiters.arrived(topic, queue_id)
         if self.notified.count:
@@ -149,7 +150,7 @@ class PopHandlers:
         self.notified.wake(topic, group, queue_id)
 
     def release_all(self) -> None:
-        """Answer every waiting request with nothing; before a stop or a change of role."""
+        """Answer every waiting request without messages. Called before a stop or a change of role."""
         self._releasing = True
         try:
             self.waiters.release_all()
@@ -207,7 +208,7 @@ class PopHandlers:
         )
 
     def _retry_pop(self, waiting: Waiting, expired: bool) -> bool:
-        """Look again for a waiting pop; all checks are made anew."""
+        """Retry a waiting pop, repeating all checks."""
         frame = waiting.frame
         answer: bytes | None
         try:
@@ -234,7 +235,7 @@ class PopHandlers:
         return self.config.public_host
 
     def _question(self, request: PopMessageRequest, connection: Connection) -> PopQuestion:
-        """The checks of a pop, in Apache's order."""
+        """Check a pop in Apache's order."""
         topic, group = self._checked(
             request.topic, request.consumer_group, request.queue_id, request.max_msg_nums, connection
         )
@@ -263,7 +264,8 @@ class PopHandlers:
         )
 
     def _ranked(self, topic: TopicConfig, group: str) -> bool:
-        """Whether a pop reads queues by priority: of a PRIORITY topic, as often as the group's factor says."""
+        """Whether a pop reads queues by priority. It does for PRIORITY topics, with the percentage in the group's
+        factor."""
         if topic.attributes.get(MESSAGE_TYPE_ATTRIBUTE) != "PRIORITY":
             return False
         found = self.groups.find(group)
@@ -271,7 +273,7 @@ class PopHandlers:
         return self.service.dice() < (int(text) if text.isdigit() else 100)
 
     def _ranked_queue_ids(self, topic: TopicConfig, queue_id: int) -> Sequence[int]:
-        """The queue of the highest priority first."""
+        """Queue ids, highest priority first."""
         if queue_id >= 0:
             return (queue_id,)
         numbers = range(topic.read_queue_nums)
@@ -324,7 +326,7 @@ class PopHandlers:
         return selection
 
     def _learn(self, group: str, topic: str, expression: str | None, kind: str | None) -> None:
-        """A pop makes its group known as a consumer, although no heartbeat came."""
+        """Register the group of a pop as a consumer, even without a heartbeat."""
         key = (group, topic, expression, kind)
         now_ms = self.clock.now_ms()
         if now_ms - self._learnt.get(key, 0) < _LEARN_MS:
@@ -338,7 +340,7 @@ class PopHandlers:
             self.consumers.learn(group, ConsumeType.POP, MessageModel.CLUSTERING, one)
 
     def _encode(self, frame: Frame, question: PopQuestion, handout: Handout, code: int) -> bytes | None:
-        """One template; the slices are joined after it, their only copy."""
+        """Builds the header from one template; joining the slices after it is their only copy."""
         if frame.is_oneway:
             return None
         order = b""
@@ -361,7 +363,7 @@ class PopHandlers:
     # -- ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME ----------------------------------
 
     def ack(self, frame: Frame, connection: Connection) -> bytes | None:
-        """ACK_MESSAGE (200051): the topic is the one the message really lies in."""
+        """ACK_MESSAGE (200051). The topic is the one that actually stores the message."""
         request = decode_header(AckMessageRequest, frame)
         self._check_place(request.topic, request.queue_id, connection)
         low = self.store.min_offset(request.topic, request.queue_id)
@@ -382,8 +384,7 @@ class PopHandlers:
             raise MessageIllegal(_bad_queue(topic, queue_id, connection))
 
     def batch_ack(self, frame: Frame, connection: Connection) -> bytes | None:
-        """BATCH_ACK_MESSAGE (200151): the topics are without the prefix of a retry topic. What does not fit is
-        skipped."""
+        """BATCH_ACK_MESSAGE (200151). The topics lack the prefix of a retry topic. Invalid entries are skipped."""
         self._check_master()
         acks = read_batch_acks(frame.body)
         if not acks:
@@ -445,7 +446,7 @@ class PopHandlers:
     # -- NOTIFICATION, POLLING_INFO, PEEK_MESSAGE, POP_ROLLBACK ----------------------------------------
 
     def notification(self, frame: Frame, connection: Connection) -> bytes | None:
-        """NOTIFICATION (200054): wait until there is something to pop."""
+        """NOTIFICATION (200054): wait until a message can be popped."""
         request = decode_header(NotificationRequest, frame)
         now_ms = self.clock.now_ms()
         try:
@@ -510,14 +511,14 @@ class PopHandlers:
         return self.service.has_messages(question, matches=matches)
 
     def polling_info(self, call: Call[PollingInfoRequest]) -> Reply:
-        """POLLING_INFO (200055): how many pops wait under exactly this key."""
+        """POLLING_INFO (200055): the number of pops waiting under exactly this key."""
         header = call.header
         place = (header.topic, header.consumer_group, max(ANY_QUEUE, header.queue_id))
         count = self.waiters.waiting_count(place)
         return Reply(remark=_UNSET, ext={"pollingNum": str(count)})
 
     def peek(self, frame: Frame, connection: Connection) -> bytes | None:
-        """PEEK_MESSAGE (200052): read on without hiding anything."""
+        """PEEK_MESSAGE (200052): read messages without hiding them."""
         request = decode_header(PeekMessageRequest, frame)
         try:
             topic, group = self._checked(
@@ -533,7 +534,7 @@ class PopHandlers:
             places += [(name, one) for one in range(config.read_queue_nums)] if config is not None else []
         for name, queue_id in places:
             start = self.service.peek_position(group, name, queue_id)
-            # Apache counts what is given as still there, since it is.
+            # Apache counts the returned messages as remaining, because a peek does not take them.
             rest += max(0, self.store.max_offset(name, queue_id) - start)
             if count >= request.max_msg_nums:
                 continue
@@ -549,13 +550,13 @@ class PopHandlers:
         return encode_response(ResponseCode.SUCCESS, frame.opaque, fields, body, _FOUND.decode())
 
     def rollback(self, _call: Call[Empty]) -> Reply:
-        """POP_ROLLBACK (200056): move checkpoints to the revive topic, where ours are anyway."""
+        """POP_ROLLBACK (200056): move checkpoints to the revive topic, which already stores ours."""
         self.service.flush()
         return Reply()
 
 
 def _wait_ms(born_ms: int, poll_ms: int, now_ms: int) -> int:
-    """How long a request is held. The client's clock may be ahead: never longer than it asked for."""
+    """How long to hold a request. The client's clock may be ahead, so it is never longer than requested."""
     return min(born_ms + poll_ms - now_ms, poll_ms, _POLL_MS_MAX) - _EARLY_MS
 
 

@@ -1,7 +1,7 @@
-"""PULL_MESSAGE and LITE_PULL_MESSAGE: what consumers read (Apache: PullMessageProcessor).
+"""Reads for consumers: PULL_MESSAGE and LITE_PULL_MESSAGE (Apache: PullMessageProcessor).
 
-Messages leave as slices of the log: the only copy is the one that joins them after the reply's header. A pull
-that finds nothing and may wait is handed to ``PullWaiters``; the append that brings a message answers it.
+Messages are sent as slices of the log: the only copy joins them after the reply's header. A pull that finds nothing
+and may wait is passed to ``PullWaiters``; the append that brings a message answers it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _SUSPEND: Final = int(PullFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _SUSPEND_MS_MAX: Final = 3_600_000
-"""A peer may ask for less; more would only keep a dead request longer."""
+"""Longest wait a client can request; more would only hold a dead request longer."""
 MASTER_ID: Final = 0
 
-# Plain numbers, and members found beforehand: looking one up in its enum costs a quarter of a microsecond.
+# Precomputed numbers and members, because an enum lookup costs a quarter of a microsecond.
 _SLAVE: Final = BrokerRole.SLAVE
 _NO_MATCH: Final = ReadStatus.NO_MATCHED_MESSAGE
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
@@ -72,7 +72,7 @@ _REMARK_OF: Final = {status: status.value.encode() for status in ReadStatus}
 
 
 class SqlFilters(Protocol):
-    """Turns subscriptions that are not by tag into filters."""
+    """Turns subscriptions that do not select by tag into filters."""
 
     def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
         """Raises ``FilterDataNotExist``, ``FilterDataNotLatest`` or ``SubscriptionParseFailed``."""
@@ -90,7 +90,7 @@ def _tag_filter(codes: frozenset[int]) -> Filter:
 
 @dataclass(kw_only=True, eq=False)
 class PullHandlers:
-    """Serves pulls and keeps the waiting ones."""
+    """Serves pulls and holds the waiting ones."""
 
     config: BrokerConfig
     store: MessageStore
@@ -112,7 +112,7 @@ class PullHandlers:
         ]
 
     def lite_pull(self, frame: Frame, connection: Connection) -> bytes | None:
-        """LITE_PULL_MESSAGE (361): a pull that an operator may switch off."""
+        """LITE_PULL_MESSAGE (361): a pull that an operator may disable."""
         if not self.config.lite_pull_enabled:
             raise NoPermission(f"the broker[{self.config.public_host}] for lite pull consumer is forbidden")
         return self.pull(frame, connection)
@@ -144,7 +144,7 @@ class PullHandlers:
     def checked(
         self, request: PullFields, connection: Connection
     ) -> tuple[TopicConfig, SubscriptionGroupConfig]:
-        """The topic and the group of a pull that may be served. Raises ``BrokerError``."""
+        """Returns the topic and group of a valid pull. Raises ``BrokerError``."""
         config = self.config
         if config.role is _SLAVE and not config.slave_read_enabled:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
@@ -171,7 +171,7 @@ class PullHandlers:
         return topic, group
 
     def filter_of(self, request: PullFields, group: SubscriptionGroupConfig) -> Filter | None:
-        """What the pull selects; None: everything. Raises ``BrokerError``."""
+        """Returns the pull's filter; None selects everything. Raises ``BrokerError``."""
         from_request = bool(request.sys_flag & _SUBSCRIPTION)
         if from_request:
             subscription = _parsed(request.topic, request.subscription, request.expression_type)
@@ -213,7 +213,7 @@ class PullHandlers:
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, request: PullFields, offset: int, wanted: Filter | None) -> tuple[ReadResult, int]:
-        """What the store has from ``offset`` on, and the code of an answer with it."""
+        """Read the store from ``offset``; returns the result and the answer's code."""
         monotonic, stats = self.clock.monotonic, self.stats
         started = monotonic()
         result = self.store.read(
@@ -254,7 +254,7 @@ class PullHandlers:
         )
 
     def _retry(self, waiting: WaitingPull, expired: bool) -> bool:
-        """Look again for a waiting pull. Never parks it a second time."""
+        """Retry a waiting pull. It is never parked a second time."""
         request = waiting.request
         topic = self.topics.configs.get(request.topic)
         group = self.groups.configs.get(request.consumer_group)
@@ -326,7 +326,7 @@ class PullHandlers:
         return self._encode(frame, code, _REMARK_OF[result.status], result, topic, group, suggested)
 
     def suggested(self, group: SubscriptionGroupConfig, *, from_disk: bool) -> int:
-        """The broker that the group should pull from next; the master unless slaves may serve reads."""
+        """The broker that the group should pull from next: the master, unless slaves may serve reads."""
         if from_disk:
             return group.which_broker_when_consume_slowly
         return MASTER_ID if self.config.role is _SLAVE else group.broker_id

@@ -1,9 +1,9 @@
-"""Pulls that follow one another in a socket read, answered together.
+"""Answers consecutive pulls of a socket read together.
 
-Python looks up what each pull reads and does the bookkeeping. One call of the kernel selects the records of all of
-them and writes all answers. Only pulls that find their queue offset in the log are served here. ``PullHandlers.pull``
-serves any pull on its own with the same answer. It gets whatever is rare or refused: a pull that has to wait, a reset
-offset, a record that is damaged or in another segment.
+Python looks up the range of each pull and does the bookkeeping. One call of the kernel selects the records of all of
+them and writes all answers. Only pulls whose queue offset is in the log are served here. ``PullHandlers.pull`` serves
+any single pull with the same answer. It handles everything rare or refused: a pull that has to wait, an offset reset,
+a record that is damaged or in another segment.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["PullRuns"]
 logger = logging.getLogger(__name__)
 
 PULLS_MAX: Final = 64
-"""Pulls looked up before their records are read."""
+"""Maximum pulls looked up before their records are read."""
 ENOUGH_BYTES: Final = 512 * 1024
-"""Of answers made in one call. Between two calls a connection checks whether its peer still reads."""
+"""Size of the answers from one call. Between two calls a connection checks whether its peer still reads."""
 
 _COMMITS: Final = int(PullFlag.COMMIT_OFFSET | PullFlag.SUSPEND)
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
@@ -40,7 +40,7 @@ _NEVER: Final = 1 << 63
 
 
 class _Reader(msgspec.Struct, gc=False):
-    """What the pulls of one reader have in common within a run."""
+    """Values that the pulls of one reader share within a run."""
 
     queue_count: int
     """Pulls of queues below this number may be served together."""
@@ -65,8 +65,8 @@ class PullRuns:
         self._guard = guard
 
     def serve(self, frames: list[Frame], at: int, connection: Connection) -> tuple[bytes | None, int]:
-        """Returns the answers to pulls from ``at`` on, and the index of the first frame after them. None: the pull
-        at ``at`` must be served on its own. Never raises."""
+        """Returns the answers to pulls from ``at`` on, and the index of the first frame after them. None means that
+        the pull at ``at`` must be served on its own. Never raises."""
         asked: list[AskedPull] = []
         pulls: list[tuple[_Reader, PullFields]] = []
         try:
@@ -94,9 +94,9 @@ class PullRuns:
         asked: list[AskedPull],
         pulls: list[tuple[_Reader, PullFields]],
     ) -> tuple[memoryview, int] | None:
-        """Add pulls up to the first that must be served on its own; returns the window of the log with their records,
-        if there is one."""
-        # Hot: the loop is executed once per pull.
+        """Add pulls up to the first that must be served on its own. Returns the window of the log with their records,
+        or None."""
+        # Hot path: this loop runs once per pull.
         guard, queues = self._guard, self._reader.queues
         readers: dict[object, _Reader] = {}
         window: tuple[memoryview, int] | None = None
@@ -155,7 +155,7 @@ class PullRuns:
         return window
 
     def _reader_of(self, request: PullFields, connection: Connection) -> _Reader:
-        """Check who pulls, as a pull on its own is checked. Raises ``BrokerError``."""
+        """Check a reader as for a single pull. Raises ``BrokerError``."""
         handlers = self._handlers
         topic, group = handlers.checked(request, connection)
         wanted = handlers.filter_of(request, group)
@@ -181,7 +181,7 @@ class PullRuns:
         )
 
     def _note(self, pulls: list[tuple[_Reader, PullFields]], given: list[tuple[int, int, int]]) -> None:
-        """Count what was answered, the first of these pulls."""
+        """Update statistics and offsets for the answered pulls, which are the first ones."""
         stats, offsets = self._handlers.stats, self._handlers.offsets
         gets, commit_count = stats.gets, 0
         for (reader, request), (following, count, size_bytes) in zip(pulls, given):  # noqa: B905 - may be fewer

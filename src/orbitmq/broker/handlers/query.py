@@ -1,6 +1,6 @@
-"""Messages by key, by place in the log, and the raw units of a queue: 12, 33, 321.
+"""Messages by key, messages by log offset, and the raw units of a queue: 12, 33, 321.
 
-Answers to Apache's QueryMessageProcessor and the queue part of AdminBrokerProcessor.
+Follows Apache's QueryMessageProcessor and the queue part of AdminBrokerProcessor.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from orbitmq.wire.headers import (
 __all__ = ["QueryHandlers"]
 
 _ANSWER_BYTES_MAX: Final = 12 << 20
-"""Records of one answer; the first is given whatever its size. A frame has 16 MiB, and clients close the connection
-on a longer one, which Apache lets happen."""
+"""Maximum size of the records in one answer; the first is returned whatever its size. A frame is limited to 16 MiB,
+and clients close the connection on a longer one, which Apache does not prevent."""
 _UNITS_MAX: Final = 32_768
-"""Queue units of one answer, about 4 MiB of JSON. The tool asks for ten."""
+"""Maximum queue units in one answer, about 4 MiB of JSON. The tool requests ten."""
 _TAG_INDEX: Final = "T"
 
 
@@ -46,7 +46,7 @@ class QueryHandlers:
         consumers: ConsumerTable,
         filter_text: Callable[[str, str], str] | None = None,
     ) -> None:
-        """``filter_text(topic, group)`` describes the SQL filter of a group, for people."""
+        """``filter_text(topic, group)`` describes a group's SQL filter for people."""
         self._store = store
         self._store_config = store_config
         self._consumers = consumers
@@ -60,10 +60,10 @@ class QueryHandlers:
         ]
 
     def query_message(self, call: Call[QueryMessageRequest]) -> Reply:
-        """Messages with a key, or a unique key, or (5.5) a tag.
+        """Messages with a key, a unique key, or (5.5) a tag.
 
-        The index has only hashes of 32 bits, and a reader of one topic can find a key that collides with a key of
-        another topic. So each record is compared before it is answered.
+        The index stores only 32-bit hashes, so a query for one topic may find records of another whose key collides.
+        Each record is therefore compared before it is returned.
         """
         header = call.header
         count = (
@@ -95,7 +95,7 @@ class QueryHandlers:
         return Reply(body=bytes(record))
 
     def consume_queue(self, call: Call[QueryConsumeQueueRequest]) -> Reply:
-        """The units of a queue as they are stored, and the subscription of a group to judge them by."""
+        """The stored units of a queue, and a group's subscription to compare them with."""
         header = call.header
         store = self._store
         topic, queue_id = header.topic, header.queue_id

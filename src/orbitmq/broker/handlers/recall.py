@@ -1,7 +1,8 @@
-"""RECALL_MESSAGE: take a timer message back before its time (Apache: RecallMessageProcessor). Off by default.
+"""RECALL_MESSAGE: cancel a timer message before its time (Apache: RecallMessageProcessor). Off by default.
 
-The handle a producer got with its send names topic, broker, time and unique key. What is stored is a timer message of
-the same second that deletes the other one; it works on any broker that runs the second, Apache's as well.
+The handle in the answer to a producer's send names topic, broker, time and unique key. A recall stores a timer
+message for the same second that deletes the other one. It works on any broker that processes that second, including
+Apache's.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 
 
 class RecallHandle(NamedTuple):
-    """What a producer needs to take a message back."""
+    """The data a producer needs to recall a message."""
 
     topic: str
     broker_name: str
@@ -70,21 +71,21 @@ class RecallHandle(NamedTuple):
 
 
 def recall_handle(message: NewMessage, broker_name: str) -> str | None:
-    """The handle for a message as it is stored; None unless it is a timer message of a producer."""
+    """The handle for a message as stored; None unless it is a producer's timer message."""
     properties = message.properties
     out = find_property(properties, _OUT)
     topic = find_property(properties, _REAL_TOPIC)
     key = find_property(properties, _UNIQUE_KEY)
     if out is None or topic is None or key is None or topic.startswith(RETRY_PREFIX.encode()):
         return None
-    # One more than its second, so that taking it back is entered under the same one.
+    # One more than its second, so that the recall is entered under the same one.
     return RecallHandle(
         topic.decode("utf-8", "replace"), broker_name, int(out) + 1, key.decode("utf-8", "replace")
     ).encode()
 
 
 class RecallHandlers:
-    """Takes timer messages back."""
+    """Recalls timer messages."""
 
     def __init__(
         self,

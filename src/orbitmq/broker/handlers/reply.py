@@ -1,8 +1,9 @@
-"""Request-reply: SEND_REPLY_MESSAGE(_V2), passed on to the client that asked (Apache: ReplyMessageProcessor).
+"""Request-reply: forwards SEND_REPLY_MESSAGE(_V2) to the requesting client (Apache: ReplyMessageProcessor).
 
-The reply names its asker (REPLY_TO_CLIENT). Its connection is found among the producers, the reply pushed with
-PUSH_REPLY_MESSAGE_TO_CLIENT, and only then stored: the asker waits, and a reply in the log serves inspection only.
-With access control anyone may send to the cluster's reply topic; any other topic takes the right to publish there.
+The reply names the requesting client (REPLY_TO_CLIENT). Its connection is found among the producers. The reply is
+pushed with PUSH_REPLY_MESSAGE_TO_CLIENT and only then stored, because the client waits and a reply in the log serves
+inspection only. With access control anyone may send to the cluster's reply topic; any other topic requires the
+permission to publish there.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ logger = logging.getLogger(__name__)
 
 _PUSH_S: Final = 10.0
 _NOT_STORED: Final = "0"
-"""Message id of a reply that was passed on but not stored; clients cannot do without one."""
+"""Message id of a reply that was forwarded but not stored; clients require one."""
 _ASKER: Final = Property.REPLY_TO_CLIENT.encode()
 _PUSHED_AT: Final = Property.PUSH_REPLY_TIME.encode()
 
 
 class ReplyHandlers:
-    """Passes replies on."""
+    """Forwards replies."""
 
     def __init__(
         self,
@@ -105,9 +106,9 @@ class ReplyHandlers:
         return Reply(code, header=answer, ext=region)
 
     def _topic(self, call: Call[SendMessageRequest]) -> TopicConfig | None:
-        """The topic of a reply, which is never created: anyone may send a reply.
+        """Returns the topic of a reply. It is never created, because anyone may send a reply.
 
-        None for the reply topic of a namespace that has none; such a reply is passed on and not stored. Raises
+        None stands for a missing reply topic of a namespace; such a reply is forwarded and not stored. Raises
         ``BrokerError``.
         """
         try:
@@ -118,7 +119,7 @@ class ReplyHandlers:
             return None
 
     async def _push(self, call: Call[SendMessageRequest], properties: bytes) -> str:
-        """Hand the reply to its asker; returns the reason when that failed."""
+        """Push the reply to the requesting client. Returns the reason if that failed, otherwise an empty text."""
         asker = find_property(properties, _ASKER)
         if asker is None:
             return f"reply message properties[{Property.REPLY_TO_CLIENT.value}] is null"
@@ -160,7 +161,7 @@ class ReplyHandlers:
     async def _stored(
         self, call: Call[SendMessageRequest], queue_id: int, properties: bytes, answer: SendMessageResponse
     ) -> int:
-        """Store the reply and wait until it is safe; returns the code for its sender."""
+        """Store the reply and wait until it is as safe as a send. Returns the code for its sender."""
         header = call.header
         message = NewMessage(
             header.topic,

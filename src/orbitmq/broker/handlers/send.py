@@ -1,12 +1,12 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: the path every message takes (Apache: SendMessageProcessor).
 
 Shape. One turn of the event loop may bring dozens of sends, from one connection or from many. Each is checked and
-kept in ``_pending``; when all sockets of the turn have been read, ``append_pending`` appends them with one write to
-the log and answers each connection with one write. A read that fills ``_pending`` is appended immediately, so the
-memory held and the time to an answer are bounded. No task, future or coroutine is made per message, and there is one
-path: bytes are read and written by the kernel, whatever their form, keys, sizes or properties.
+added to ``_pending``. When all sockets of the turn have been read, ``append_pending`` appends them with one write to
+the log and answers each connection with one write. A read that fills ``_pending`` is appended immediately, so memory
+and latency are bounded. No task, future or coroutine is created per message, and there is one path: the kernel reads
+and writes all bytes, whatever their form, keys, sizes or properties.
 
-Order of the checks and their codes are Apache 5.5.0's (``send_checks.py``). Nothing of a refused request is stored.
+The checks, their order and their codes are Apache 5.5.0's (``send_checks.py``). A refused request stores nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SEND_CODES: Final = frozenset(
 )
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _PENDING_MAX: Final = 64
-"""This many sends share an append well enough; they do not wait for the end of the turn."""
+"""This many sends are appended without waiting for the end of the turn; a larger batch gains little."""
 _PENDING_BYTES_MAX: Final = 256 * 1024
 _ONEWAY: Final = 2
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
@@ -84,14 +84,14 @@ _MULTI_TAG: Final = TopicFilterType.MULTI_TAG
 
 
 class _Answers(Protocol):
-    """Where the answer to a send goes: its connection, or one that waits first."""
+    """Receives the answer to a send: its connection, or a wrapper that waits first."""
 
     def send(self, data: bytes) -> None: ...
 
 
 class _RoutedAnswers:
-    """Answers the send that made a topic only when the name servers know it, as Apache does: the next thing its
-    sender does may be to ask them for the route."""
+    """Delays the answer to a send that created a topic until the name servers know it, like Apache, because the
+    sender may query the route next."""
 
     __slots__ = ("_connection", "_when_routed")
 
@@ -104,17 +104,17 @@ class _RoutedAnswers:
 
 
 class _Pending(msgspec.Struct):
-    """A checked send, waiting for the end of the read."""
+    """A checked send that waits for the append."""
 
     answers: _Answers
     frame: Frame
     message: NewMessage
-    """As it is stored; of a batch what its messages share, with all of them in the body."""
+    """The message to store. For a batch: the values its messages share, with all of them in the body."""
     queue_id: int
-    """What the answer names; a parked message is stored under another queue."""
+    """The queue named in the answer; a parked message is stored in another queue."""
     unique_key: bytes
     waits: bool
-    """False when the sender set WAIT=false: acknowledged as soon as stored."""
+    """False when the sender set WAIT=false, so the send is acknowledged as soon as it is stored."""
     is_batch: bool = False
     recall_handle: str = ""
 
@@ -122,12 +122,12 @@ class _Pending(msgspec.Struct):
 _message = attrgetter("message")
 _is_batch = attrgetter("is_batch")
 _Landed = tuple[_Pending, AppendedSend]
-"""A send in the log, and where."""
+"""A send that was appended, and its location."""
 
 
 @dataclass(kw_only=True, eq=False)
 class SendHandlers:
-    """Takes sends, in any form, from producers."""
+    """Accepts sends of any form from producers."""
 
     config: BrokerConfig
     store: MessageStore
@@ -141,19 +141,19 @@ class SendHandlers:
     unique_keys: UniqueKeys
     clock: Clock
     when_routed: Callable[[Callable[[], None]], None] | None = None
-    """Calls back once the name servers know of the topics made so far, or after a second."""
+    """Calls back once the name servers know the topics created so far, or after a second."""
 
     def __post_init__(self) -> None:
         self._pending: list[_Pending] = []
         self._pending_bytes = 0
-        """Of their bodies."""
+        """Total size of the pending bodies."""
         self._turn_planned = False
         self._is_turn_end = False
-        """Whether an append belongs to no read, whose time is measured."""
+        """Whether the append runs outside a socket read, which is timed as a whole."""
         self.options_changed()
 
     def options_changed(self) -> None:
-        """Prepare everything anew that depends on options."""
+        """Rebuild the values that depend on options."""
         config = self.config
         self._added = encode_properties(
             {
@@ -236,7 +236,7 @@ class SendHandlers:
         return stored_properties(raw, self._added)
 
     def _place(self, pending: _Pending, fields: SendFields, asks: bool) -> None:
-        """Where a single message is stored: under its own topic, as a dead letter, or parked."""
+        """Decide where to store a single message: under its own topic, as a dead letter, or parked."""
         message, frame = pending.message, pending.frame
         if _PRIORITY in message.properties:
             message = self._ranked(message)
@@ -252,8 +252,8 @@ class SendHandlers:
         pending.message = message
 
     def _ranked(self, message: NewMessage) -> NewMessage:
-        """A message with a priority goes to the queue of that number, or to the last one. With a delay, a
-        transaction or a sharding key it has none, as in Apache."""
+        """Route a message with a priority to the queue of that number, or to the last queue. The priority is dropped
+        for messages with a delay, a transaction or a sharding key, as in Apache."""
         properties = message.properties
         text = find_property(properties, _PRIORITY) or b""
         if not text.isdigit() or len(text) > _PRIORITY_DIGITS_MAX:
@@ -265,7 +265,7 @@ class SendHandlers:
 
     @staticmethod
     def _of_batch(topic: str, fields: SendFields) -> StoredProperties:
-        """Each message of a batch keeps exactly the properties its sender gave it: there are none for all."""
+        """The messages of a batch keep exactly the properties set by their sender; no common ones are added."""
         properties = fields.properties
         if topic.startswith(RETRY_PREFIX):
             raise MessageIllegal(f"batch request does not support retry group {topic}")
@@ -284,10 +284,10 @@ class SendHandlers:
             raise MessageIllegal(f"the message is illegal, maybe msg body length over limit {limit} bytes")
 
     def _retry_or_dead_letter(self, message: NewMessage, fields: SendFields, frame: Frame) -> NewMessage:
-        """A consumer sends a message back as a plain send to its retry topic.
+        """Handle a message that a consumer returns by a plain send to its retry topic.
 
-        An orderly consumer (its group holds locks) does so only when its retries are used up: with clients of 4.x
-        the count is not beyond the limit then, and the message is a dead letter all the same, as in Apache.
+        An orderly consumer (its group holds locks) does so only when its retries are used up. With 4.x clients the
+        count does not exceed the limit then, but the message is dead-lettered all the same, as in Apache.
         """
         group = message.topic.removeprefix(RETRY_PREFIX)
         config = self.groups.find(group)
@@ -308,9 +308,10 @@ class SendHandlers:
     # -- end of a read, end of a turn ------------------------------------------------------------------
 
     def read_ended(self) -> None:
-        """Append what is kept when the turn of the loop ends, or immediately if it is enough for an append.
+        """Schedule the append of the pending sends for the end of this turn, or append immediately if there are
+        enough.
 
-        The loop runs what is planned now after the other sockets of this turn and before those of the next.
+        A callback scheduled now runs after the other sockets of this turn and before those of the next.
         """
         pending = self._pending
         if not pending:
@@ -328,7 +329,7 @@ class SendHandlers:
         self._is_turn_end = False
 
     def append_pending(self) -> None:
-        """Append all kept sends, and answer them."""
+        """Append and answer all pending sends."""
         pending = self._pending
         if not pending:
             return
@@ -344,14 +345,14 @@ class SendHandlers:
             if landed:
                 self._acknowledge(landed, self.store.max_log_offset)
         except Exception as error:
-            # A bug becomes an answer: a sender left without one would wait for seconds and not know why. Who has got
-            # an answer already ignores the second one.
+            # Answer even after a bug: without an answer a sender would wait for seconds and not know why. Senders
+            # that have already been answered ignore the second answer.
             logger.exception("sends not finished count=%d", len(pending))
             for one in pending:
                 self._send_refusal(one, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}")
 
     def _append(self, sends: list[_Pending]) -> list[_Landed]:
-        """Everything with one write; when that is refused, in smaller parts until only refused sends are left out."""
+        """Append all sends with one write. If it is refused, split them until only refused sends are left out."""
         started = self.clock.monotonic()
         try:
             appended = self.puts.append_sends([one.message for one in sends], [one.is_batch for one in sends])
@@ -360,8 +361,8 @@ class SendHandlers:
                 code = error.code if isinstance(error, StoreError) else ResponseCode.SYSTEM_ERROR
                 self._send_refusal(sends[0], code, getattr(error, "remark", str(error)))
                 return []
-            # One send that cannot be stored costs the others of its turn a few appends. What a full disk still takes
-            # is found out one by one.
+            # One send that cannot be stored costs the others of its turn a few more appends. On a full disk each one
+            # is tried separately.
             size = 1 if isinstance(error, StoreUnavailable) else (len(sends) + 1) // 2
             parts = [sends[at : at + size] for at in range(0, len(sends), size)]
             return [landed for part in parts for landed in self._append(part)]
@@ -383,7 +384,7 @@ class SendHandlers:
             one.answers.send(encoded)
 
     def _acknowledge(self, landed: list[_Landed], log_end: int) -> None:
-        """Answer now what is safe enough already, and the rest when the gate is passed."""
+        """Answer immediately the sends that are safe already, and the rest once the gate is passed."""
         if self.puts.gate.immediate:
             self._answer(landed, _SUCCESS)
             return
@@ -394,7 +395,7 @@ class SendHandlers:
 
     def _answer(self, landed: list[_Landed], code: int) -> None:
         config = self.config
-        # One write for all of a connection.
+        # One write per connection.
         by_peer: dict[_Answers, list[SendAnswer]] = {}
         for send, where in landed:
             frame = send.frame
@@ -426,7 +427,7 @@ def _multi_tag(fields: SendFields) -> int:
 
 
 def _split(template: NewMessage) -> list[NewMessage]:
-    """The messages of a batch one by one. Raises ``ServerError`` for what is not a batch."""
+    """Splits a batch into its messages. Raises ``ServerError`` for an invalid batch."""
     try:
         entries = split_batch(template.body)
     except RecordError as error:

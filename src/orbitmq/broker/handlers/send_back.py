@@ -1,7 +1,7 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and asks for redelivery.
+"""CONSUMER_SEND_MSG_BACK: a consumer failed to process a message and requests redelivery.
 
-The message is stored anew, under the group's retry topic by way of a delay level, or under its dead letter topic once
-it was tried too often. Answers to Apache's AbstractSendMessageProcessor.consumerSendMsgBack.
+The message is stored again, under the group's retry topic by way of a delay level, or under its dead letter topic
+once it exceeds the retry limit. Follows Apache's AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REASON: Final = REASON.encode()
 
 
 class SendBackHandlers:
-    """Takes messages back from consumers."""
+    """Accepts messages that consumers send back."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class SendBackHandlers:
 
 
 def _again(record: Record, topic: TopicConfig, queue_id: int, level: int, reason: str | None) -> NewMessage:
-    """The message as it is stored once more; its properties have its first origin."""
+    """The message to store again; its properties keep its first origin."""
     first_topic = record.find(_RETRY_TOPIC) or record.topic.encode()
     first_id = record.find(_ORIGIN_MESSAGE_ID) or record.offset_message_id.encode()
     properties = set_properties(

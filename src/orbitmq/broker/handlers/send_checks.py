@@ -1,6 +1,6 @@
-"""What every send must pass before it is taken: one list, in Apache's order and with its codes.
+"""The checks that every send must pass, in one list, in Apache's order and with its codes.
 
-Plain sends, batches and replies go through it (Apache: preSend and msgCheck of AbstractSendMessageProcessor).
+They apply to plain sends, batches and replies (Apache: preSend and msgCheck of AbstractSendMessageProcessor).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["FAQ", "NOT_A_MASTER", "SendChecks"]
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 NOT_A_MASTER: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 _STALL_MS: Final = 1_000
-"""An append this slow means the disk cannot keep up (Apache: osPageCacheBusyTimeOutMills)."""
+"""An append this slow means that the disk cannot keep up (Apache: osPageCacheBusyTimeOutMills)."""
 
 
 class _Send(Protocol):
@@ -61,7 +61,7 @@ class _Peer(Protocol):
 
 
 class SendChecks:
-    """Refuses sends. Nothing of a refused one is stored."""
+    """Checks sends. Nothing of a refused send is stored."""
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, gate: AckGate, clock: Clock) -> None:
         self._config = config
@@ -69,13 +69,13 @@ class SendChecks:
         self._gate = gate
         self._clock = clock
         self._stalled = ""
-        """Why what waited for a stalled append is refused; empty when nothing is."""
+        """Why sends that waited for a stalled append are refused; empty when none are."""
         self._stalled_by: Collection[object] = ()
         self.quotas: Quotas | None = None
-        """Set while there are any."""
+        """Set while there are any quotas."""
 
     def broker(self, peer: _Peer) -> None:
-        """Whether the broker takes sends at all, and has not let this one wait too long. Raises ``BrokerError``."""
+        """Check that the broker accepts sends, and that this one has not waited too long. Raises ``BrokerError``."""
         config, gate = self._config, self._gate
         if config.is_slave:
             raise SystemBusy(NOT_A_MASTER)
@@ -97,11 +97,11 @@ class SendChecks:
             raise ServerError(f"broker unable to service, until, {accept_from}")
 
     def appended_in(self, elapsed_ms: float, senders: Collection[object]) -> None:
-        """An append for ``senders`` took so long. What others sent meanwhile waited too long already: refuse it, so
-        that they turn to another broker, as Apache's cleaning of overdue requests does.
+        """Called with the duration of an append for ``senders``. If it was slow, the sends of others have waited too
+        long meanwhile and are refused, so that they try another broker, like Apache's cleaning of overdue requests.
 
-        That is what was in the sockets when the append ended, no more: the loop reads it in this turn and the next.
-        These senders waited for nothing but their own append, and what they send next is new.
+        This affects only data that was in the sockets when the append ended, which the loop reads in this turn and
+        the next. The ``senders`` waited only for their own append, so what they send next counts as new.
         """
         if self._config.fast_failure_enabled and elapsed_ms > self._config.send_wait_max_ms:
             self._stalled = "PCBUSY_CLEAN_QUEUE" if elapsed_ms > _STALL_MS else "TIMEOUT_CLEAN_QUEUE"
@@ -114,7 +114,7 @@ class SendChecks:
         self._stalled_by = ()
 
     def topic(self, send: _Send, peer: str, *, create: bool = True) -> TopicConfig:
-        """The topic of a send, created if it may be. Raises ``BrokerError``."""
+        """Returns the topic of a send, created if allowed. Raises ``BrokerError``."""
         name = send.topic
         config = self._topics.configs.get(name)
         if config is not None and config.order and not self._config.writable:
@@ -127,7 +127,8 @@ class SendChecks:
         if config is None:
             raise TopicNotFound(f"topic[{name}] not exist, apply first please!\n{FAQ}")
         if config.attributes and config.attributes.get(MESSAGE_TYPE_ATTRIBUTE) == "LITE":
-            # From a file of Apache's. Stored in the parent topic alone, the message would reach no lite consumer.
+            # The topic comes from an Apache file. A message stored only in the parent topic would reach no lite
+            # consumer.
             raise MessageIllegal(f"topic {name} has the type LITE, and {NO_LITE_TOPICS} by this broker")
         if send.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             raise InvalidParameter(
@@ -137,7 +138,7 @@ class SendChecks:
 
 
 def _described(config: TopicConfig) -> str:
-    """A topic as Apache's remarks print it."""
+    """Formats a topic like Apache's remarks."""
     attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "

@@ -1,9 +1,9 @@
-"""Tables other brokers and tools copy: 21, 43, 45, 60, 61, 201, 402, 906, 907.
+"""Tables that other brokers and tools copy: 21, 43, 45, 60, 61, 201, 402, 906, 907.
 
-Answers to Apache's AdminBrokerProcessor, the part a slave and mqadmin ask. Topics and groups come in pages when the
-request names the version its pages so far belong to, and starts over when that is no longer ours.
-Offsets, delay cursors and the check point of timers wait until what moved them is as safe as a send: a slave that
-becomes master passes over what is before them.
+Follows the part of Apache's AdminBrokerProcessor that slaves and mqadmin query. Topics and groups are paged when the
+request names the version of its previous pages, and start over when that is no longer the current one. Offsets, delay
+cursors and the timer checkpoint are sent only once the messages they have passed are as safe as a send, because a
+slave that becomes master skips everything before them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _ADDRESS_CHARS_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class SyncSources:
-    """What other parts of the broker give for these answers; each default is the answer of an absent part."""
+    """Callbacks to other parts of the broker for these answers. Each default is the answer when that part is
+    absent."""
 
     delay_offsets: Callable[[], bytes] = bodies.DelayOffsets(data_version=DataVersion()).encode
     """Body of GET_ALL_DELAY_OFFSET."""
@@ -52,20 +53,20 @@ class SyncSources:
     timer_check_point: Callable[[], bytes] = bodies.TimerCheckPoint().encode
     timer_metrics: Callable[[], bytes] = bodies.TimerMetrics().encode
     master_info: Callable[[], ExchangeBrokerHaInfoResponse | None] = lambda: None
-    """Addresses and log end of this master; None on a slave."""
+    """Returns the addresses and log end of this master; None on a slave."""
     on_master_info: Callable[[ExchangeBrokerHaInfoRequest], None] | None = None
-    """Answers a slave's question about its master."""
+    """Called on a slave with the addresses that its master sends."""
     on_tables_copied: Callable[[str, DataVersion, DataVersion], None] = lambda _told, _topics, _groups: None
-    """A member of the failover group says which topics and groups it has; then ours."""
+    """Called with the versions of topics and groups that a failover group's member reports, and with ours."""
     on_slave: Callable[[Call[Any]], None] = lambda _call: None
-    """Told of each request that only other brokers send."""
+    """Called for each request that only other brokers send."""
     ha_status: Callable[[], bodies.HaRuntimeInfo | None] = lambda: None
     when_safe: Callable[[Call[Any], Reply], Answer] = lambda _call, reply: reply
-    """Answers when everything stored so far is safe, or with the reason it is not."""
+    """Answers once everything stored so far is safe, or with the reason why it is not."""
 
 
 class SyncHandlers:
-    """Whole tables as answers."""
+    """Serves whole tables."""
 
     def __init__(
         self,
@@ -143,7 +144,7 @@ class SyncHandlers:
         )
 
     def _paged(self, *fields: object) -> bool:
-        """Askers before 5.4 send none of the fields and want everything."""
+        """Clients before 5.4 send none of these fields and want the whole table."""
         return self._config.split_metadata and any(field is not None for field in fields)
 
     def _page_count(self, asked: int | None) -> int:
@@ -152,7 +153,7 @@ class SyncHandlers:
 
     def _cursors(self, call: Call[Empty], body: bytes) -> Answer:
         reply = Reply(body=body)
-        # A slave moves none: it has them from its master.
+        # A slave does not advance them; it has them from its master.
         return reply if self._config.is_slave else self._sources.when_safe(call, reply)
 
     def all_consumer_offsets(self, call: Call[Empty]) -> Answer:
@@ -173,7 +174,7 @@ class SyncHandlers:
         return Reply(body=self._sources.timer_metrics())
 
     def exchange_ha_info(self, call: Call[ExchangeBrokerHaInfoRequest]) -> Reply:
-        """Without fields a slave asks the master, with fields the master tells a slave."""
+        """Exchange addresses: without fields a slave queries its master, with fields the master notifies a slave."""
         self._sources.on_slave(call)
         copied = call.frame.ext_fields.get(COPIED)
         if copied:
@@ -189,7 +190,7 @@ class SyncHandlers:
         if status is None:
             raise ServerError("this broker does not replicate")
         second = call.frame.ext_fields.get(SECOND_MASTER)
-        # Once: whoever restarts it may do so every few seconds.
+        # Warn once, because it may be restarted every few seconds.
         if second and second != self._second_master and not self._config.is_slave:
             self._second_master = second
             logger.warning(
@@ -203,8 +204,8 @@ class SyncHandlers:
 def page(
     table: Mapping[str, V], version: DataVersion, *, asked_version: str | None, start: int | None, count: int
 ) -> dict[str, V]:
-    """``count`` entries in the order of their names from ``start`` on; from 0 when the asker's version is not ours,
-    or not readable."""
+    """Returns ``count`` entries by name from ``start`` on; from 0 when the requested version is unreadable or not
+    ours."""
     begin = max(0, start or 0) if _version(asked_version) == version else 0
     return {name: table[name] for name in sorted(table)[begin : begin + max(0, count)]}
 

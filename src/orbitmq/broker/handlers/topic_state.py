@@ -1,4 +1,4 @@
-"""What the queues of a topic hold: 202, 303, 308 (Apache: part of AdminBrokerProcessor)."""
+"""State of a topic's queues: 202, 303, 308 (Apache: part of AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEVER: Final = 2**63 - 1
 
 
 class TopicInspection:
-    """What the queues of a topic hold."""
+    """Serves the state of a topic's queues."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class TopicInspection:
         return Reply(body=stats.encode())
 
     def time_spans(self, call: Call[QueryConsumeTimeSpanRequest]) -> Reply:
-        """When the first, the last and the last consumed message of each queue were stored."""
+        """Store times of each queue's first, last and last consumed message."""
         config = self._config(call.header.topic)
         store, topic = self._store, config.topic_name
         spans: list[bodies.QueueTimeSpan] = []
@@ -98,8 +98,8 @@ class TopicInspection:
         return Reply(body=bodies.QueueTimeSpans(consume_time_span_set=spans).encode())
 
     def correction_offsets(self, call: Call[QueryCorrectionOffsetRequest]) -> Reply:
-        """For each queue the least offset of all groups but the filtered ones, unless the compared group is
-        further back. Apache also deletes the offsets of the filtered groups on the way; we do not."""
+        """Returns the lowest offset of all unfiltered groups for each queue, unless the compared group is further
+        behind. Apache also deletes the offsets of the filtered groups; we do not."""
         header = call.header
         filtered = {group for group in (header.filter_groups or "").split(",") if group}
         smallest: dict[int, int] = {}

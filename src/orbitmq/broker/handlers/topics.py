@@ -1,4 +1,4 @@
-"""Topics made, changed, deleted and shown: 17, 18, 215, 351 (Apache: the topic part of AdminBrokerProcessor)."""
+"""Creates, changes, deletes and shows topics: 17, 18, 215, 351 (Apache: the topic part of AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class TopicHandlers:
-    """Changes of topics by admins."""
+    """Topic management for admins."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class TopicHandlers:
         registered: Callable[[], Awaitable[None]] | None = None,
         copied: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """``on_deleted`` is called with the name of every topic that went, for what others keep about it;
-        ``registered`` waits, within a bound, until the name servers know the last change, ``copied`` until the
-        members of the failover group have it."""
+        """``on_deleted`` is called with the name of every deleted topic, so that other parts can drop its state.
+        ``registered`` waits, up to a limit, until the name servers know the last change, ``copied`` until the members
+        of the failover group have it."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
@@ -71,7 +71,8 @@ class TopicHandlers:
         ]
 
     def update_topic(self, call: Call[UpdateAndCreateTopicRequest]) -> Reply | Awaitable[Reply]:
-        """Answered when the name servers know: admin tools read the route next."""
+        """Create or change a topic. It answers once the name servers know it, because admin tools read the route
+        next."""
         header = call.header
         self._check_name(header.topic)
         try:
@@ -96,7 +97,7 @@ class TopicHandlers:
         return _after(self._waits) if self._waits else Reply()
 
     def update_topics(self, call: Call[UpdateAndCreateTopicListRequest]) -> Reply | Awaitable[Reply]:
-        """All or none; in the list the attributes of a topic are the signed changes."""
+        """Apply all changes or none. In this list a topic's attributes are signed changes."""
         requests = []
         for config in TopicConfigList.decode(call.body).topic_config_list:
             self._check_name(config.topic_name)
@@ -121,7 +122,7 @@ class TopicHandlers:
                 and not self._config.mixed_message_type_enabled
             ):
                 raise InvalidParameter("message type MIXED is not allowed here (enableMixedMessageType)")
-            # Compared with the changes in place of the attributes, so that only a request without any is idle.
+            # Compared with the changes in place of the attributes, so that only a request without changes is skipped.
             if msgspec.structs.replace(config, attributes=dict(changes)) != self._topics.find(
                 config.topic_name
             ):
@@ -134,11 +135,11 @@ class TopicHandlers:
         try:
             self._topics.apply(changed)
         except InvalidParameter as error:
-            # Apache answers bad attributes as an error of its own.
+            # Apache answers bad attributes with a different code.
             raise ServerError(error.remark) from None
 
     def delete_topic(self, call: Call[DeleteTopicInBrokerRequest]) -> Reply:
-        """Drop a topic, its offsets and its queues; the log keeps the messages until they expire."""
+        """Delete a topic, its offsets and its queues. The log keeps the messages until they expire."""
         topic = call.header.topic
         if not topic.strip():
             raise InvalidParameter("the topic name is blank")

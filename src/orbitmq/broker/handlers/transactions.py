@@ -31,7 +31,7 @@ _GROUP: Final = Property.PRODUCER_GROUP.encode()
 
 
 class TransactionHandlers:
-    """Ends transactions as producers say, and takes given-up ones back as operators say."""
+    """Ends transactions for producers, and resumes abandoned ones for operators."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class TransactionHandlers:
         ]
 
     def end(self, call: Call[EndTransactionRequest]) -> Answer:
-        """END_TRANSACTION (37). An end that is none yet has no answer.
+        """END_TRANSACTION (37). Outcome UNKNOWN gets no reply.
 
-        A commit is answered when its message is as safe as a send. A roll back stores nothing that could be lost: a
-        half message whose mark is lost is asked about again.
+        A commit is answered when its message is as safe as a send. A rollback stores nothing that must not be lost:
+        if its mark is lost, the half message is checked again.
         """
         header = call.header
         if self._config.is_slave:
@@ -98,7 +98,7 @@ class TransactionHandlers:
             raise ServerError(f"Find prepared transaction message failed: {error}") from None
 
     def _check_time(self, header: EndTransactionRequest, half: Record) -> None:
-        """Who sets a time of immunity gets questions from then on, and must end by answering them."""
+        """After the immunity period a transaction can be ended only in reply to a check."""
         if header.from_transaction_check:
             return
         immunity_s = number(half, Property.CHECK_IMMUNITY_TIME_IN_SECONDS)
