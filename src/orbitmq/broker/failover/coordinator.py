@@ -170,7 +170,7 @@ class Failover:
         """Whether our log may lack bytes that the group has acknowledged."""
         return self._own_state.in_doubt
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._tasks.start(self._run(), "rounds")
@@ -219,7 +219,7 @@ class Failover:
                 logger.info("failover works again")
         self._complaint = text
 
-    # -- what we see -----------------------------------------------------------------------------------
+    # -- observing the group ---------------------------------------------------------------------------
 
     async def look(self) -> None:
         """Run one round. Raises ``EtcdError``, ``StateError``, ``StoreError``."""
@@ -398,7 +398,7 @@ class Failover:
             return
         wanted = self.in_sync.proposal(now)
         if wanted is None and self._proposed_revision == seen.state_revision:
-            wanted = self.in_sync.members  # a write of unknown outcome must be overtaken
+            wanted = self.in_sync.members  # a write of unknown outcome must be superseded
         if wanted is None:
             return
         self._proposed_revision = seen.state_revision
@@ -676,7 +676,7 @@ class Failover:
             "(orbitmq store dump), then set haTruncateSlave=true"
         )
 
-    # -- by request ------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------
 
     async def tables_copied(self) -> None:
         """Wait until every other member of the in-sync set has the current topics and groups, so that the next master

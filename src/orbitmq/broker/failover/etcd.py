@@ -151,7 +151,7 @@ class EtcdClient:
                     return _object(answer.content)
                 reason = f"{endpoint}/v3/{path}: status {answer.status_code} {answer.text[:200].strip()}"
                 if "requested lease not found" in answer.text:
-                    break  # every endpoint would say so
+                    break  # every endpoint would answer the same
             except self._failures as error:
                 reason = f"{endpoint}/v3/{path}: {type(error).__name__} {error}"
             self._current = (self._current + 1) % len(self._endpoints)

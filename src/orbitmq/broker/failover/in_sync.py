@@ -57,7 +57,7 @@ class InSyncSet:
         """The members according to etcd."""
         self.active = False
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------------
 
     def begin(self, members: Sequence[int], log_offset: int, now: float) -> None:
         """Start as the master of an epoch that begins at ``log_offset``."""
@@ -85,7 +85,7 @@ class InSyncSet:
         if not self.active and log_offset > self._store.confirm_offset:
             self._show(log_offset)
 
-    # -- what is safe ----------------------------------------------------------------------------------
+    # -- safe end --------------------------------------------------------------------------------------
 
     def safe_end(self) -> int:
         """Returns the offset up to which all required members have the log; -1 when one is missing."""

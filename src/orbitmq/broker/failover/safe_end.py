@@ -73,7 +73,7 @@ class SafeEnd:
                 (Put(f"{self._prefix}acknowledged", msgspec.json.encode(Acknowledged(epoch, end))),),
             ):
                 self.noted = end
-        except OrbitError as error:  # the rounds report when etcd does not answer
+        except OrbitError as error:  # the rounds log that etcd does not answer
             logger.debug("acknowledged end not noted error=%s", error)
 
     def _load(self) -> int:

@@ -52,8 +52,8 @@ _ALL_QUEUES: Final = -1
 def shared_queues(
     strategy: Strategy, queues: Sequence[MessageQueue], clients: Sequence[str], me: str, share_count: int
 ) -> list[MessageQueue]:
-    """Returns the queues that a client pops: its own and those of the next ``share_count`` members. All queues of a
-    broker (queue id -1) when that would cover every member, or when no count is set."""
+    """Returns the queues that a client pops: its own and those of the next ``share_count`` members. Returns all
+    queues of each broker (queue id -1) when that would cover every member, or when no count is set."""
     if share_count <= 0 or share_count >= len(clients) - 1:
         names = sorted({queue.broker_name for queue in queues}, key=utf16_key)
         topic = queues[0].topic if queues else ""

@@ -82,7 +82,7 @@ class PullRuns:
             if not given:
                 return None, at
             self._note(pulls, given)
-        except Exception:  # a bug here must not leave the connection half way through a read
+        except Exception:  # a bug here must not leave a read half served
             logger.exception("pulls not served together peer=%s", connection.remote_text)
             return None, at
         return answers, at + len(given)

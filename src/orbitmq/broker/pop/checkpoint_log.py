@@ -103,7 +103,7 @@ class CheckpointLog:
     def _queue_ids(self) -> list[int]:
         return sorted({*range(self.queue_count), *self._store.queues(self.topic)})
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------------
 
     def start(self) -> dict[tuple[str, str, int], tuple[int, int]]:
         """Build the table from the log. Returns the end and the time of the newest pop by (topic, group, queue)."""
@@ -284,7 +284,7 @@ class CheckpointLog:
                     self._own.setdefault(queue_id, set()).add(place)
         return places
 
-    # -- upkeep ----------------------------------------------------------------------------------------
+    # -- maintenance -----------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Rewrite old checkpoints so that windows stay short. Called every second."""

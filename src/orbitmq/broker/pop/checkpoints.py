@@ -221,7 +221,7 @@ class CheckpointTable:
         else:
             self._in_flight.pop(place, None)
 
-    # -- what is due, what is old ----------------------------------------------------------------------
+    # -- due and old checkpoints -----------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
         """Time when the next message becomes visible again; None when none is hidden."""

@@ -164,7 +164,7 @@ class PopService:
             is_pulled=self.is_pulled,
         )
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Read the order locks. An unreadable file does not prevent a start; its messages are delivered again."""
@@ -491,7 +491,7 @@ class PopService:
         except OSError as error:
             logger.warning("offsets not saved error=%s", error)
 
-    # -- taking back -----------------------------------------------------------------------------------
+    # -- acknowledging ---------------------------------------------------------------------------------
 
     def ack(self, group: str, topic: str, queue_id: int, queue_offset: int, receipt: Receipt) -> None:
         """Acknowledge a message. Raises ``MessageIllegal`` for one that an ordered pop did not hand out."""
@@ -636,7 +636,7 @@ class PopService:
         # One batch per round, so that requests are served in between.
         self.redelivery.redeliver_due()
 
-    # -- views -----------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------
 
     def move_retries(self, topic: str, group: str) -> int:
         """See ``Redelivery.move_retries``. Does nothing while this broker is not the master."""

@@ -1,8 +1,8 @@
 """Long polling of POP: parks requests that found nothing (Apache: PopLongPollingService).
 
 A parked request is woken by anything that may have changed its answer: a message in its topic or in the group's pop
-retry topic, the end of an order lock, or another pop that left messages. There is no polling: one timer of the event
-loop is set to the earliest deadline.
+retry topic, the end of an order lock, or another pop that left messages. Requests are not checked periodically; one
+timer of the event loop is set to the earliest deadline.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class PopWaiters:
             if not groups:
                 del self._groups[topic]
 
-    # -- time ------------------------------------------------------------------------------------------
+    # -- deadlines -------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
         deadlines = self._deadlines

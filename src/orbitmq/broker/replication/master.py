@@ -358,7 +358,7 @@ class ReplicaServer:
             self.links.remove(link)
             logger.info("slave gone slave=%s count=%d", link.address, len(self.links))
 
-    # -- facts -----------------------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------------
 
     def in_sync(self, link: SlaveLink) -> bool:
         """Whether a slave is close enough to the log end to count."""
