@@ -46,7 +46,7 @@ class QueryError(OrbitError):
 def query(
     sql: str, settings: TopicSettings, *, stores: Mapping[str, str] | None = None, memory: str = ""
 ) -> Iterator[pa.RecordBatchReader]:
-    """Runs a query and streams its rows.
+    """Opens a stream of the rows of a query, which runs while they are read.
 
     ``stores`` maps the names accepted by ``store('NAME')`` to directories, because a statement cannot name a path.
     ``memory`` limits DuckDB's memory (``2GB``); the default is 80 % of the machine's. Raises ``ConfigError`` for an

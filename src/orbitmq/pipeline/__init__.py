@@ -1,5 +1,5 @@
 """Data pipelines described in a file: sources, steps, sinks. ``orbitmq pipeline`` runs them on Spark.
 
-``spec`` (what a file may say), ``load`` (reads and checks it) and ``plan`` (what follows from it) need no Spark;
-``session``, ``sources``, ``steps``, ``decode``, ``sinks`` and ``run`` carry it out.
+``spec`` (the file format), ``load`` (reads and checks a file) and ``plan`` (derives relations and queries) need no
+Spark. ``session``, ``sources``, ``steps``, ``decode``, ``sinks`` and ``run`` execute the plan.
 """

@@ -1,8 +1,8 @@
-"""Topics to Parquet and back, with every row accounted for.
+"""Archives topics to Parquet and replays them, with every row accounted for.
 
-An archive is a directory of runs, ``run=<n>/topic=.../date=.../*.parquet``, and a list ``_archive.json`` of those
-that were finished, with the range of offsets of every queue. A run that was cut short is not in the list; the next
-one takes its number and its place. So the listed runs hold each message of their ranges exactly once.
+An archive is a directory of runs, ``run=<n>/topic=.../date=.../*.parquet``, and a manifest ``_archive.json`` of the
+completed ones, with the offset range of every queue. An interrupted run is not in the manifest, and the next one
+replaces it under the same number. So the listed runs contain each message of their ranges exactly once.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CHUNK_ROWS_MAX: Final = 1000
 
 
 class QueueRows(msgspec.Struct, frozen=True):
-    """What a run holds of one queue; ``end`` is exclusive."""
+    """The part of a queue in a run; ``end`` is exclusive."""
 
     topic: str
     broker: str
@@ -63,7 +63,7 @@ class QueueRows(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One call of ``archive`` that came to its end."""
+    """One completed call of ``archive``."""
 
     number: int
     made: str
@@ -74,13 +74,13 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Archive(msgspec.Struct, frozen=True):
-    """The list of runs, as it lies in the directory."""
+    """The manifest of a directory."""
 
     version: int = 1
     runs: list[Run] = []
 
     def end_of(self, key: QueueKey) -> int | None:
-        """Where the archive of a queue ends; None when it has none of it."""
+        """Returns where the archive of a queue ends; None if it has nothing of it."""
         ends = [
             one.end for run in self.runs for one in run.queues if (one.topic, one.broker, one.queue_id) == key
         ]
@@ -89,19 +89,19 @@ class Archive(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What to send again, and how."""
+    """The rows to replay, and how."""
 
     source: str
     options: Mapping[str, str]
-    """Of the sink: address, keys, TLS."""
+    """Options of the sink: address, keys, TLS."""
     topics: tuple[str, ...] = ()
-    """Empty: all."""
+    """Empty means all topics."""
     renamed: Mapping[str, str] | None = None
-    """Topic to topic; others keep their names."""
+    """Target topics by source topic. Other topics keep their names."""
     since_ms: int | None = None
     until_ms: int | None = None
     rate: float | None = None
-    """Messages per second in all; None: as fast as it goes."""
+    """Total messages per second; None for unlimited."""
     keep_ids: bool = True
     keep_queue: bool = False
 
@@ -110,7 +110,7 @@ class Replay:
 
 
 def read_manifest(directory: str) -> Archive | None:
-    """The runs of an archive; None where there is no list. Raises ``EnvironmentFault``."""
+    """Returns the runs of an archive; None where there is no manifest. Raises ``EnvironmentFault``."""
     filesystem, root = open_location(directory)
     path = posixpath.join(root, MANIFEST)
     try:
@@ -136,7 +136,7 @@ def _write_manifest(directory: str, archive: Archive) -> None:
 def plan_archive(
     options: Mapping[str, str], since_ms: int | None, until_ms: int | None, known: Archive
 ) -> list[QueueRows]:
-    """The range of every queue that is to be written now. Raises ``EnvironmentFault`` and connection errors."""
+    """Returns the range of every queue to write now. Raises ``EnvironmentFault`` and connection errors."""
     try:
         parsed = SourceOptions.parse({**options, "retryTimeoutMs": "5000"}, streaming=False)
     except ConfigError as error:
@@ -151,7 +151,7 @@ def plan_archive(
     end = cluster.at_time(keys, until_ms) if until_ms is not None else high
     ranges: list[QueueRows] = []
     for key in keys:
-        # What an earlier run has is not written again, even if this one asks for it.
+        # Messages of an earlier run are not written again, even if this run includes them.
         first = max(start[key], low[key], known.end_of(key) or 0)
         last = min(end[key], high[key])
         ranges.append(QueueRows(key.topic, key.broker, key.queue_id, min(first, last), last))
@@ -168,9 +168,9 @@ def archive_topics(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Run:
-    """Write the ranges as a new run and check it, message by message. Raises ``RunFailed``.
+    """Writes the ranges as a new run and verifies it, message by message. Raises ``RunFailed``.
 
-    ``span`` are the times that were asked for, to be noted.
+    ``span`` are the requested times, which are recorded in the manifest.
     """
     from pyspark.sql import functions as f
 
@@ -204,7 +204,7 @@ def archive_topics(
 
 
 def _check_rows(written: DataFrame, expected: Mapping[QueueKey, QueueRows]) -> None:
-    """Raise ``RunFailed`` unless the files hold each offset of each range once."""
+    """Raises ``RunFailed`` unless the files contain each offset of each range once."""
     from pyspark.sql import functions as f
 
     rows = written.groupBy("topic", "broker", "queue_id").agg(
@@ -233,7 +233,7 @@ def _check_rows(written: DataFrame, expected: Mapping[QueueKey, QueueRows]) -> N
 def _read(session: SparkSession, directory: str, numbers: list[int]) -> DataFrame:
     from pyspark.sql import functions as f
 
-    # A topic may be named 2026: it is a text all the same.
+    # A topic may be named 2026, which is still text.
     session.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     paths = [f"{directory}/run={number:05d}" for number in numbers]
     frame = session.read.option("basePath", directory).parquet(*paths)
@@ -244,9 +244,10 @@ def _read(session: SparkSession, directory: str, numbers: list[int]) -> DataFram
 
 
 def replay(session: SparkSession, request: Replay) -> tuple[int, dict[str, int]]:
-    """Send what an archive (or any Parquet with the columns of messages) holds. Returns the rows sent, and by topic.
+    """Sends the messages of an archive, or of any Parquet files with the columns of messages. Returns the number of
+    rows sent, in all and by topic.
 
-    Order within a queue of origin is kept. Raises ``RunFailed`` when fewer or more rows were sent than read.
+    The order within each source queue is kept. Raises ``RunFailed`` when the numbers of rows read and sent differ.
     """
     with tempfile.TemporaryDirectory(prefix="orbitmq-replay-") as scratch:
         report = Path(scratch) / "report.json"
@@ -325,7 +326,7 @@ def _send(session: SparkSession, frame: DataFrame, request: Replay, report: Path
     if request.rate is not None:
         per_task = request.rate / tasks
         rows = max(1, min(_CHUNK_ROWS_MAX, int(per_task * _CHUNK_S)))
-        # The sink gets its rows in batches of this size, too; else they would come in bursts of ten thousand.
+        # The sink gets its rows in batches of this size, too. Otherwise they would arrive in bursts of ten thousand.
         session.conf.set(_BATCH_ROWS, str(rows))
         slow: Any = arrow_udf(paced(per_task), "binary")  # type: ignore[call-overload]  # known by its hints
         frame = frame.withColumn("body", slow.asNondeterministic()("body"))
@@ -338,7 +339,7 @@ def _send(session: SparkSession, frame: DataFrame, request: Replay, report: Path
 def paced(
     rows_per_second: float, clock: Clock = SYSTEM_CLOCK
 ) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
-    """Lets a column through, batch by batch, at most this fast."""
+    """Passes a column through, batch by batch, at most at this rate."""
 
     def pace(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
         pause = threading.Event()

@@ -1,7 +1,7 @@
-"""What Spark calls with every micro-batch: the writers of sinks that commit by themselves.
+"""Handlers that Spark calls with every micro-batch: the writers of sinks that commit on their own.
 
-Under Spark Connect these objects are pickled and run in a process beside the server, so a table is opened with the
-first batch there; in a driver of our own it is opened at once, and what is missing is told before anything starts.
+Under Spark Connect these objects are pickled and run in a process next to the server, which opens a table with its
+first batch. A driver of our own opens it immediately, so that problems are reported before anything starts.
 """
 
 from __future__ import annotations
@@ -40,30 +40,31 @@ Write = Callable[["DataFrame", BatchKey], int | None]
 
 
 class TableView(Protocol):
-    """Shows rows to a person."""
+    """Shows rows to a user."""
 
     def __call__(self, title: str, columns: list[str], rows: list[tuple[Any, ...]], more: bool) -> None: ...
 
 
 def is_connect(frame: object) -> bool:
-    """Whether a frame or session is of Spark Connect."""
+    """Returns whether a frame or session belongs to Spark Connect."""
     return type(frame).__module__.startswith("pyspark.sql.connect")
 
 
 class Written(NamedTuple):
-    """What one sink did with a micro-batch."""
+    """The result of one sink for a micro-batch."""
 
     rows: int | None
-    """Rows that were written to a table with a key; None where all rows are written."""
+    """Rows written to a table with a key; None where all rows are written."""
     seconds: float
 
 
 Note = Callable[[str, int, Written], None]
-"""Takes the name of a sink, the number of a batch, and what was written."""
+"""Called with the name of a sink, the number of a batch, and the result."""
 
 
 class OneSink:
-    """Writes micro-batches to one sink, each once. ``note`` is told about them, in a driver of our own."""
+    """Writes each micro-batch to one sink exactly once. In a driver of our own, ``note`` is called with the
+    results."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class OneSink:
         return {**self.__dict__, "_write": None, "_view": None, "_note": None}
 
     def open(self, frame: DataFrame) -> None:
-        """Make the writer. Raises ``PipelineError``, also for columns that ``frame`` has not."""
+        """Creates the writer. Raises ``PipelineError``, also for columns missing from ``frame``."""
         sink, plan, view = self._query.sink, self._plan, self._view
         _, by = partitioned(frame, table_partitions(sink), self._query)
         if is_connect(frame) and isinstance(sink, spec.JdbcSink | spec.ConsoleSink):
@@ -117,7 +118,7 @@ class OneSink:
         self.write(batch, _key(batch, number, self._query.checkpoint))
 
     def write(self, batch: DataFrame, key: BatchKey) -> None:
-        """Write a batch unless it was written."""
+        """Writes a batch unless it has already been written."""
         if self._write is None:
             self.open(batch)
         assert self._write is not None, "just made"
@@ -131,9 +132,9 @@ class OneSink:
 
 
 class AllSinks:
-    """Writes each micro-batch to several sinks, one after the other, from one read.
+    """Writes each micro-batch to several sinks, one after the other, from a single read.
 
-    Every sink notes the batches it has: after a crash between two of them the first one does nothing.
+    Every sink records its batches, so after a crash between two of them the first one skips the repeated batch.
     """
 
     def __init__(self, sinks: list[OneSink], checkpoint: str) -> None:
@@ -151,7 +152,7 @@ class AllSinks:
 
 
 def _key(batch: DataFrame, number: int, checkpoint: str) -> BatchKey:
-    """The id of the query is in its checkpoint: a new checkpoint counts from zero under a new id."""
+    """The query's id is stored in its checkpoint. A new checkpoint counts from zero under a new id."""
     if not is_connect(batch):
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert query, "Spark sets it on the thread of the query"
@@ -162,19 +163,19 @@ def _key(batch: DataFrame, number: int, checkpoint: str) -> BatchKey:
 
 
 def table_partitions(sink: spec.Sink) -> list[str] | None:
-    """What a table is partitioned by; None: by topic and day, if there are."""
+    """Returns the partition columns of a table. None means the default: by topic and day, if those columns exist."""
     if isinstance(sink, spec.DeltaSink | spec.IcebergSink | spec.ParquetSink):
         if sink.partition_by is not None:
             return list(sink.partition_by)
-        # Rows that are replaced by key may change their day, so a default partition would only cost.
+        # Rows that are replaced by key may change their day, so a default partition would only add cost.
         keyed = isinstance(sink, spec.DeltaSink) and bool(sink.key)
         return [] if keyed or isinstance(sink, spec.IcebergSink) else None
     return []
 
 
 def partitioned(frame: DataFrame, wanted: list[str] | None, query: Query) -> tuple[DataFrame, list[str]]:
-    """The frame with the columns it is partitioned by; ``date`` and ``hour`` are made of the store time (UTC) where
-    they are missing."""
+    """Returns the frame with its partition columns; missing ``date`` and ``hour`` are derived from the store time
+    (UTC)."""
     from pyspark.sql import functions as f
 
     timed = next((name for name in ("store_timestamp", "_store_timestamp") if name in frame.columns), "")
@@ -196,7 +197,7 @@ def partitioned(frame: DataFrame, wanted: list[str] | None, query: Query) -> tup
 
 
 def show(frame: DataFrame, sink: spec.ConsoleSink, title: str, view: TableView) -> None:
-    """The first rows."""
+    """Shows the first rows."""
     rows = frame.limit(sink.rows + 1).collect()
     if rows or not frame.isStreaming:
         view(title, frame.columns, [tuple(row) for row in rows[: sink.rows]], len(rows) > sink.rows)

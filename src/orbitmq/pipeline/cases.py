@@ -1,8 +1,8 @@
 """Test cases of a pipeline: sample rows in, expected rows of relations out. Values only; no Spark.
 
 A case is ``{name, set, sources: {relation: rows}, expect: {relation: rows}}``. Rows are a list, or the name of a file
-with one JSON value per line (or a JSON list). For a topic or a store a row with a ``body`` is a message with these
-columns; any other row is the body itself: text as it is, everything else as JSON.
+with one JSON value per line (or a JSON list). For a topic or a store, a row with a ``body`` is a message with these
+columns. Any other row is the body itself: text unchanged, everything else as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _FIRST_TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
-"""Store time of the first sample message; each one after it is a second later."""
+"""Store time of the first sample message; each further one is a second later."""
 _SHOWN_MAX: Final = 20
 _ROW_FIELDS: Final = ("name", "set", "sources", "expect")
 Row = Mapping[str, Any]
@@ -39,25 +39,26 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test case, with its rows read."""
+    """One test case, with its rows loaded."""
 
     name: str
     sources: Mapping[str, Sequence[Any]]
     expect: Mapping[str, Sequence[Row]]
     given: Mapping[str, str] = field(default_factory=dict)
-    """Parameters of the file."""
+    """Parameters of the pipeline file."""
 
     def __str__(self) -> str:
         return self.name
 
 
 def cases_file(pipeline: Path) -> Path:
-    """The test cases next to a pipeline file: ``orders.test.yaml`` for ``orders.yaml``."""
+    """Returns the file with a pipeline's test cases, which is next to it: ``orders.test.yaml`` for
+    ``orders.yaml``."""
     return pipeline.with_name(f"{pipeline.stem}.test{pipeline.suffix}")
 
 
 def load_cases(file: Path) -> list[Case]:
-    """The cases of a file. Raises ``SpecError``."""
+    """Loads the cases of a file. Raises ``SpecError``."""
     document = read_document(file)
     entries = document.get("tests") if isinstance(document, dict) else None
     if not isinstance(entries, list) or not entries or len(cast("dict[str, Any]", document)) > 1:
@@ -87,7 +88,7 @@ def _case(entry: Any, file: Path, path: str) -> Case:
 def case_of(
     name: str, sources: Any, expect: Any, given: Mapping[str, Any], directory: Path, *, where: str = ""
 ) -> Case:
-    """A case whose rows are lists or names of files below ``directory``. Raises ``SpecError``."""
+    """Builds a case whose rows are lists or names of files below ``directory``. Raises ``SpecError``."""
     prefix = f"{where}." if where else ""
     read: list[dict[str, list[Any]]] = []
     for section, relations in (("sources", sources or {}), ("expect", expect)):
@@ -115,7 +116,7 @@ def _rows(rows: Any, directory: Path, path: str) -> list[Any]:
 
 
 def read_rows(file: Path, path: str) -> list[Any]:
-    """The rows of a file: a JSON list, or one row per line. A line that is not JSON is text."""
+    """Reads the rows of a file: a JSON list, or one row per line. A line that is not JSON is text."""
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -132,7 +133,7 @@ def read_rows(file: Path, path: str) -> list[Any]:
 
 
 class _Line(dict[str, Any]):
-    """A JSON object, and the line it was: a body is sent as it was written."""
+    """A JSON object and its original line, because a body is sent as it was written."""
 
     text = ""
 
@@ -153,7 +154,7 @@ def _line(line: str) -> Any:
 
 
 def message_rows(rows: Sequence[Any], topic: str, path: str) -> list[dict[str, Any]]:
-    """Sample rows as messages, with values for all columns. Raises ``SpecError`` for an unknown column."""
+    """Converts sample rows to messages, with values for all columns. Raises ``SpecError`` for an unknown column."""
     return [_message(row, number, topic, f"{path}[{number}]") for number, row in enumerate(rows)]
 
 
@@ -203,7 +204,7 @@ def _moment(value: Any, path: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How the rows of a relation differ from the expected ones."""
+    """The differences between a relation's rows and the expected ones."""
 
     relation: str
     missing: tuple[Row, ...]
@@ -212,7 +213,7 @@ class Difference:
     found_count: int
 
     def lines(self) -> Iterator[str]:
-        """In words, rows that nearly fit as pairs."""
+        """Yields the lines of a description that shows nearly equal rows as pairs."""
         count = f"{self.expected_count} row{'' if self.expected_count == 1 else 's'}"
         yield (
             f"{self.relation}: expected {count}, found {self.found_count}; "
@@ -239,7 +240,8 @@ class Difference:
 
 
 def compare(relation: str, expected: Sequence[Row], found: Sequence[Row]) -> Difference | None:
-    """The difference, or None. Rows may come in any order; of each row only the columns it names are compared."""
+    """Returns the difference, or None. Rows may be in any order, and only the columns named in an expected row are
+    compared."""
     taken = _matched([[at for at, row in enumerate(found) if _fits(one, row)] for one in expected])
     missing = tuple(row for number, row in enumerate(expected) if number not in taken)
     used = set(taken.values())
@@ -254,8 +256,8 @@ def _fits(expected: Row, found: Row) -> bool:
 
 
 def _matched(fits: Sequence[Sequence[int]]) -> dict[int, int]:
-    """A found row for as many expected rows as possible. A row that names few columns may fit several, so earlier
-    choices are changed where that helps a later row (augmenting paths)."""
+    """Matches as many expected rows as possible to found rows. A row that names few columns may fit several, so
+    earlier choices are changed where that helps a later row (augmenting paths)."""
     taken: dict[int, int] = {}
     owner: dict[int, int] = {}
     for start in range(len(fits)):
@@ -285,7 +287,7 @@ def _alike(row: Row, other: Row) -> int:
 
 
 def _equal(expected: Any, found: Any) -> bool:
-    """Whether a value is the expected one: a number, a time in any spelling, JSON in a text."""
+    """Returns whether a value equals the expected one: a number, a time in any spelling, JSON in a text."""
     if isinstance(expected, dict | list) and isinstance(found, str):
         try:
             return bool(json.loads(found) == expected)

@@ -1,15 +1,15 @@
-"""Changes of a database applied to rows with a key: the present rows (SCD 1) or their history (SCD 2).
+"""Applies changes of a database to rows with a key, keeping the current rows (SCD 1) or their history (SCD 2).
 
-Pure Spark: events of a micro-batch and the rows that a table has of their keys become the rows it should have.
+Pure Spark: combines the events of a micro-batch with a table's rows for their keys, and returns the new rows.
 
 Rules
 1. Events of a key are ordered by their position in the source, equal positions by the order of the topic. In SCD 1 an
-   event older than the table's row of its key changes nothing; in SCD 2 it takes its place in the history.
-2. A deleted key is remembered with its position (``deleted.py``), so that a late event does not bring it back.
+   event older than the table's row for its key changes nothing; in SCD 2 it is inserted into the history.
+2. A deleted key is kept with its position (``deleted.py``), so that a late event does not restore it.
 3. A truncate at position P deletes every key at P.
 4. An event without a position (a tombstone, an incremental snapshot of MySQL) comes right after the previous event of
-   its key in its queue, or else after the last one that the table knows of.
-5. A value that did not change and was not sent is that of the event before.
+   its key in its queue, or else after the last event that the table has.
+5. A value that was not sent because it did not change is taken from the previous event.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RESERVED: Final = frozenset({*EVENT_COLUMNS, *_ORIGIN, *_HISTORY})
 _ORDER: Final = ("_base", "_from", "_rank", "_moment", "_queue", "_offset")
 _TABLE, _BATCH = 0, 1
 _BY_TOMBSTONE: Final = "~"
-"""At the end of ``_end_position``: closed by an event without a position of its own. Sorts behind digits."""
+"""Suffix of ``_end_position`` if the version was closed by an event without its own position. Sorts after digits."""
 _UNPLACED: Final = "+"
-"""Between a position and the place in the topic of an event that has no position. Sorts before digits."""
+"""Separates a position from the topic position of an event without its own. Sorts before digits."""
 _SENT_APART: Final = ("string", "binary", "array", "map", "struct")
 
 
@@ -52,7 +52,7 @@ def data_fields(columns: StructType) -> list[StructField]:
 
 
 def table_columns(events: StructType, scd: int) -> StructType:
-    """The columns of a table for such events."""
+    """Returns the columns of a table for such events."""
     from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
     found = StructType(data_fields(events)).add(StructField("_position", StringType()))
@@ -64,22 +64,22 @@ def table_columns(events: StructType, scd: int) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What the driver has to know of a micro-batch."""
+    """Facts about a micro-batch that the driver needs."""
 
     rows: int
     truncates: list[tuple[str, Any]]
-    """Their positions and times."""
+    """Positions and times of the truncates."""
     partial: bool
-    """Some values were not sent."""
+    """Whether some values were not sent."""
     moved: bool
-    """Some of these are of rows whose key changed."""
+    """Whether some of these belong to rows whose key changed."""
     low: Any
     high: Any
-    """Of the first key column."""
+    """With ``low``, the bounds of the first key column."""
 
 
 def batch_facts(events: DataFrame, keys: list[str], types: dict[str, str]) -> BatchFacts:
-    """Raises ``RunFailed`` for events that cannot be applied."""
+    """Collects the facts. Raises ``RunFailed`` for events that cannot be applied."""
     from pyspark.sql import functions as f
 
     is_row = f.col("_op") != "t"
@@ -143,8 +143,8 @@ class Changes:
         self._facts = facts
 
     def apply(self, events: DataFrame, old: DataFrame | None, deleted: DataFrame) -> DataFrame:
-        """All rows that the table should have of these keys, and keys that are gone (``_op`` is ``d``; ``_from`` is 1
-        for those that this batch deletes).
+        """Returns the new rows of these keys, and the deleted keys (``_op`` is ``d``; ``_from`` is 1 for those that
+        this batch deletes).
 
         ``deleted`` has keys, ``_position`` and ``_changed_at`` of earlier deletes and of truncates.
         """
@@ -223,7 +223,7 @@ class Changes:
         return Window.partitionBy(*[_key(name) for name in self._keys])
 
     def _placed(self, events: DataFrame) -> DataFrame:
-        """With the position that orders them, ``_base``: rule 4."""
+        """Adds ``_base``, the position that orders the events (rule 4)."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
@@ -252,7 +252,8 @@ class Changes:
         from pyspark.sql import functions as f
 
         if self._facts.moved:
-            # A changed key is a delete and a create at one position: the create has the values of the deleted row.
+            # A changed key is a delete and a create at the same position, so the create takes over the values of the
+            # deleted row.
             place = f.substring_index("_own", ".", 1)
             carried = self._carried(events, after_delete=True)
             batch = f.col("_from") == _BATCH
@@ -281,7 +282,8 @@ class Changes:
         return events.withColumn("_lost", f.array_compact(f.array(*lost)))
 
     def _position(self) -> Column:
-        """Of a row that is kept. An event that came too late may lack values without harm, a row may not."""
+        """Returns the position of a row that is kept. Missing values do no harm in an event that came too late, but
+        they do in a row."""
         from pyspark.sql import functions as f
 
         if not self._facts.partial or self._missing != "fail":
@@ -298,13 +300,13 @@ class Changes:
         return f.when(lost, f.raise_error(text).cast("string")).otherwise(f.col("_base"))
 
     def _carried(self, events: DataFrame, *, after_delete: bool) -> DataFrame:
-        """With the last value that was sent of each column, ``_old_*``: a struct, so that null is a value."""
+        """Adds the last sent value of each column as ``_old_*``, in a struct so that null counts as a value."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
         so_far = self._by_key().orderBy(*_ORDER).rowsBetween(Window.unboundedPreceding, Window.currentRow)
         is_row = f.col("_op") != "d"
-        # Rows since the last delete are one life of a key; a delete belongs to the life it ends.
+        # Rows since the last delete are one life of a key. A delete belongs to the life it ends.
         lives = f.coalesce(f.sum((~is_row).cast("int")).over(so_far), f.lit(0))
         events = events.withColumn("_life", lives - (~is_row).cast("int") if after_delete else lives)
         from_here = (
@@ -336,10 +338,10 @@ class Changes:
         place = Window.partitionBy(*keys, f.col("_base"))
         whole = place.orderBy(*_ORDER).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
         is_end = f.col("_op") == "d"
-        # A tombstone has the time of its message; the delete before it has that of the source.
+        # A tombstone has the time of its message, while the delete before it has that of the source.
         best = [f.col("_own").isNull(), *[f.col(one).desc() for one in _ORDER]]
         newest = Window.partitionBy(*keys, f.col("_base"), is_end).orderBy(*best)
-        # Of each position one version; it is at its end here if the last event of the position is a delete.
+        # Keep one version per position. It ends here if the last event of the position is a delete.
         events = (
             events.withColumn("_newest", f.row_number().over(newest))
             .withColumn("_has_row", f.max(~is_end).over(place))
@@ -361,7 +363,7 @@ class Changes:
             )
             .withColumn("_final", final)
         )
-        # Of the deletes only the last of a key is kept, to be remembered.
+        # Keep only the last delete of each key, to be recorded.
         kept = versions.where(~is_end | f.col("_final"))
         named = (
             kept.withColumn("_position", self._position())

@@ -1,8 +1,8 @@
-"""``orbitmq pipeline check``: all that can be known of a pipeline without running it, each fault with its place.
+"""``orbitmq pipeline check``: finds everything that can be known about a pipeline without running it, and where.
 
-Spark analyses every step over empty rows of the right columns, streaming ones in a stream, so SQL, types, names and
-the rules of streams are checked as in a run. No message is read, no statement is executed and nothing is written;
-functions of Python steps are called.
+Spark analyses every step over empty rows with the right columns, streaming ones in a stream, so SQL, types, names and
+the rules of streams are checked as in a run. No message is read, no statement is executed and nothing is written, but
+the functions of Python steps are called.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ _TOKEN: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault."""
+    """One problem."""
 
     path: str
-    """Of the field; empty where it is the whole file."""
+    """Path of the field; empty for the whole file."""
     problem: str
 
 
 def analyse(session: SparkSession, plan: Plan) -> list[Finding]:
-    """What Spark refuses of the plan. A relation that cannot be made is one fault; what reads it is not looked at."""
+    """Returns the problems that Spark finds in the plan. A relation that cannot be built is one problem; its readers
+    are not checked."""
     found: list[Finding] = []
     frames: dict[str, DataFrame] = {}
     for name, source in plan.pipeline.sources.items():
@@ -78,7 +79,7 @@ def analyse(session: SparkSession, plan: Plan) -> list[Finding]:
 
 
 def ask_servers(plan: Plan) -> list[Finding]:
-    """Topics, rights and options that name servers and brokers would refuse."""
+    """Returns topics, permissions and options that name servers and brokers would refuse."""
     found: list[Finding] = []
     for name, source in plan.pipeline.sources.items():
         try:
@@ -94,7 +95,7 @@ def ask_servers(plan: Plan) -> list[Finding]:
 
 
 def _empty(session: SparkSession, plan: Plan, name: str, source: spec.Source) -> DataFrame:
-    """No rows, with the columns of the source."""
+    """Returns an empty frame with the columns of the source."""
     path = f"sources.{name}"
     with explained(path):
         if not isinstance(source, spec.ParquetSource):
@@ -109,7 +110,7 @@ def _empty(session: SparkSession, plan: Plan, name: str, source: spec.Source) ->
 
 
 def _check_table(frame: DataFrame, plan: Plan, query: Query) -> None:
-    """Whether a table that is there takes these columns."""
+    """Checks whether an existing table accepts these columns."""
     if isinstance(query.sink, spec.DeltaSink):
         from orbitmq.pipeline.lake_delta import DeltaTableWriter
 
@@ -143,7 +144,7 @@ def _sink_path(plan: Plan, query: Query) -> str:
 
 
 def findings_text(file: Path, findings: list[Finding]) -> Iterator[str]:
-    """``file:line: field: problem``, in the order of the file."""
+    """Yields ``file:line: field: problem`` lines, in file order."""
     text = file.read_text("utf-8", "replace")  # one finding may be that it is not UTF-8
     placed = [(line_of(file, text, one.path), one) for one in findings]
     for line, one in sorted(placed, key=lambda pair: pair[0]):
@@ -151,7 +152,7 @@ def findings_text(file: Path, findings: list[Finding]) -> Iterator[str]:
 
 
 def line_of(file: Path, text: str, path: str) -> int:
-    """The line of a field, or of the nearest thing around it that is in the file; from 1."""
+    """Returns the line of a field, or of the nearest enclosing element in the file, starting with 1."""
     tokens: list[str | int] = [int(index) if index else name for name, index in _TOKEN.findall(path)]
     if file.suffix == ".toml":
         return _toml_line(text, tokens)
@@ -178,7 +179,7 @@ def line_of(file: Path, text: str, path: str) -> int:
 
 
 def _toml_line(text: str, tokens: list[str | int]) -> int:
-    """By headers and keys at the beginning of lines: enough to find a field that a person wrote."""
+    """Searches for headers and keys at the beginning of lines, which is enough for hand-written files."""
     names = [str(one) for one in tokens if isinstance(one, str)]
     wanted = next((one for one in tokens if isinstance(one, int)), None)
     line, seen, inside = 1, -1, not names

@@ -1,8 +1,7 @@
-"""Tables of a database through Spark's JDBC, each micro-batch exactly once.
+"""Writes tables of a database through Spark's JDBC, each micro-batch exactly once.
 
 Spark writes a JDBC table in one transaction per task, so a failure leaves part of a batch behind. Here tasks fill a
-table of their own; then one connection of the driver moves its rows over and notes the number of the batch, in one
-transaction.
+staging table. Then one connection of the driver moves its rows and records the batch number, in one transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LOGIN_TIMEOUT_S: Final = 30
 
 
 class DatabaseWriter:
-    """Writes the batches of one sink into one table. ``name`` tells it from other sinks of this database."""
+    """Writes the batches of one sink into one table. ``name`` distinguishes it from other sinks of this database."""
 
     def __init__(self, session: SparkSession, sink: JdbcSink, name: str) -> None:
         self._session = session
@@ -43,7 +42,8 @@ class DatabaseWriter:
         return {"url": sink.url, **options, **{key: option_text(v) for key, v in sink.options.items()}}
 
     def write(self, frame: DataFrame, batch: BatchKey | None) -> None:
-        """Commit a batch unless it was; without a key (outside of streams) always."""
+        """Commits a batch unless it has already been committed. Without a key (outside of streams) it always
+        commits."""
         connection = self._connect()
         try:
             if batch is not None:
@@ -52,7 +52,7 @@ class DatabaseWriter:
                     return
             frame.write.format("jdbc").options(dbtable=self._stage, **self._options).mode("overwrite").save()
             if not self._exists(connection, self._sink.table):
-                # Spark knows which types this database has for these columns.
+                # Spark maps these columns to the types of this database.
                 empty = frame.sparkSession.createDataFrame([], frame.schema)
                 empty.write.format("jdbc").options(dbtable=self._sink.table, **self._options).mode(
                     "append"
@@ -77,7 +77,7 @@ class DatabaseWriter:
         return self._columns(connection, table) is not None
 
     def _columns(self, connection: Any, table: str) -> list[str] | None:
-        """Names of the columns of a table; None if there is no such table."""
+        """Returns the column names of a table; None if it does not exist."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
 
         statement = connection.createStatement()

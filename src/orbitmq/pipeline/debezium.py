@@ -1,4 +1,4 @@
-"""The decode step for change events of Debezium: Arrow batches on the executors, one row for each change."""
+"""The decode step for Debezium's change events: Arrow batches on the executors, one row per change."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def _form(options: DebeziumOptions) -> ChangeForm:
 
 def decode_changes(frame: DataFrame, step: DecodeStep, columns: StructType, path: str) -> DataFrame:
     """Returns the changes in a column of events: ``columns``, ``_op``, ``_position``, ``_changed_at`` and
-    ``_unavailable``, the place of the message, and ``decode_error``. Raises ``SpecError`` for what does not fit."""
+    ``_unavailable``, the place of the message, and ``decode_error``. Raises ``SpecError`` for options that do not
+    match the columns."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
@@ -96,7 +97,7 @@ def decode_changes(frame: DataFrame, step: DecodeStep, columns: StructType, path
         if options.key_column in types
         else f.lit(None).cast("string")
     )
-    # Not deterministic, so that the filter behind it does not decode everything a second time.
+    # Marked as not deterministic, so that the filter after it does not decode everything a second time.
     change = udf.asNondeterministic()(f.col(step.column).cast("binary"), key)
     decoded = frame.withColumn(_DECODED, change)
     value, error = f.col(f"{_DECODED}.value"), f.col(f"{_DECODED}.error")

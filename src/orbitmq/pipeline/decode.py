@@ -1,4 +1,4 @@
-"""The decode step: JSON by Spark itself, Avro and Protobuf by Arrow batches on the executors."""
+"""The decode step: JSON with Spark itself, Avro and Protobuf with Arrow batches on the executors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DECODERS_MAX: Final = 32
 
 @functools.lru_cache(_DECODERS_MAX)
 def _decoder(form: str, schema: bytes, detail: str) -> AvroDecoder | ProtobufDecoder:
-    """Made once in each Python worker, which Spark keeps from batch to batch."""
+    """Created once in each Python worker, which Spark keeps from batch to batch."""
     return AvroDecoder(schema.decode(), detail) if form == "avro" else ProtobufDecoder(schema, detail)
 
 
@@ -45,7 +45,8 @@ def _decoding(form: str, schema: bytes, detail: str) -> Callable[[pa.Array], pa.
 
 
 def apply_decode(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFrame:
-    """``frame`` with the content of a column beside it. Raises ``SpecError`` for what does not fit."""
+    """Returns ``frame`` with a column decoded into further columns. Raises ``SpecError`` for options that do not
+    match the columns."""
     types = dict(frame.dtypes)
     if step.format == "debezium":
         return _settled(decode_changes(frame, step, _json_schema(_schema_text(step, plan), path), path), step)
@@ -75,7 +76,7 @@ def apply_decode(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> D
 
 
 def _settled(decoded: DataFrame, step: DecodeStep) -> DataFrame:
-    """What happens to bodies that cannot be decoded."""
+    """Applies the rule for bodies that cannot be decoded."""
     from pyspark.sql import functions as f
 
     if step.on_error == "drop":
@@ -113,7 +114,7 @@ def _json(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFram
 
 
 def _registered(frame: DataFrame, step: DecodeStep, path: str) -> DataFrame:
-    """By the schemas of a registry. Raises ``EnvironmentFault`` when it does not answer."""
+    """Decodes with the schemas of a registry. Raises ``EnvironmentFault`` when it does not answer."""
     from orbitmq.spark.decoding.columns import decode
     from orbitmq.spark.decoding.registry import RegistryError, SchemaNotFound
 
@@ -170,7 +171,7 @@ def _arrow(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFra
         where = "message" if "no message" in error.problem else "schema" if step.schema else "schemaFile"
         raise SpecError(f"{path}.{where}", error.problem) from error
     result = StructType().add("value", from_arrow_type(arrow)).add("error", StringType())
-    # Not mapInArrow: that one asks for pandas, and would carry all other columns to Python and back.
+    # Not mapInArrow, which requires pandas and would move all other columns to Python and back.
     decode = arrow_udf(_decoding(step.format, schema, detail), result)  # type: ignore[call-overload]  # by its hints
     decoded = frame.withColumn(_DECODED, decode(f.col(step.column).cast("binary")))
     value, problem = f.col(f"{_DECODED}.value"), f.col(f"{_DECODED}.error")

@@ -1,7 +1,7 @@
-"""The keys that were deleted from a table of changes, with their positions: a late event must not bring them back.
+"""The keys deleted from a table of changes, with their positions, so that a late event cannot restore them.
 
-They lie in Parquet files beside the table, one directory for each micro-batch, written before the table is committed.
-A file of a batch that was not committed says nothing wrong: its deletes come again with the batch.
+They are stored in Parquet files next to the table, one directory per micro-batch, written before the table is
+committed. A file of an uncommitted batch does no harm, because the batch is repeated with the same deletes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _KEPT_AT: Final = "_kept_at"
 __all__ = ["DIRECTORY", "DeletedKeys"]
 
 DIRECTORY: Final = "_orbitmq_deleted"
-"""Readers of Delta pass over names with an underscore, and Iceberg reads what its metadata names."""
+"""Readers of Delta skip names with an underscore, and Iceberg reads only the files named in its metadata."""
 
 
 class DeletedKeys:
-    """Remembers deleted keys and the last truncate for ``keep_s`` seconds."""
+    """Stores deleted keys and the last truncate for ``keep_s`` seconds."""
 
     def __init__(self, table: str, keys: list[str], keep_s: float, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._location = f"{table.removesuffix('/')}/{DIRECTORY}"
@@ -46,14 +46,14 @@ class DeletedKeys:
 
     @classmethod
     def of(cls, sink: DeltaSink | IcebergSink, table: str) -> DeletedKeys:
-        """Those of a sink."""
+        """Returns the deleted keys of a sink."""
         memory = duration_s(sink.remember_deletes) if sink.remember_deletes else _DEFAULT_MEMORY_S
         keys = [sink.key] if isinstance(sink.key, str) else list(sink.key)
         return cls(table, keys, memory)
 
     def read(self, session: SparkSession, columns: StructType, batch: BatchKey) -> DataFrame:
-        """The keys with ``_position`` and ``_changed_at``; truncates have null keys. Those of ``batch`` are left out,
-        because they may be written while these are read."""
+        """Returns the keys with ``_position`` and ``_changed_at``; truncates have null keys. Keys of ``batch`` are
+        left out, because they may be written during the read."""
         from pyspark.sql import functions as f
         from pyspark.sql.types import StringType, StructType, TimestampType
 
@@ -81,7 +81,7 @@ class DeletedKeys:
         ]
 
     def write(self, deleted: DataFrame, batch: BatchKey) -> None:
-        """Keep what a batch deletes."""
+        """Stores the keys that a batch deletes."""
         self._write(deleted.withColumn(_KEPT_AT, self._now()), f"{batch.query}/{batch.number}")
 
     def _now(self) -> Column:
@@ -94,9 +94,11 @@ class DeletedKeys:
         chosen.coalesce(1).write.mode("overwrite").parquet(f"{self._location}/{below}")
 
     def join(self, session: SparkSession, columns: StructType, batch: BatchKey) -> None:
-        """Make one file of many, so that a batch opens few. Not of that of ``batch``, which may be written again.
+        """Merges many files into one, so that a batch opens few. Skips the file of ``batch``, which may be written
+        again.
 
-        The old files go after the new one is there, so a crash in between leaves rows twice, which says the same.
+        The old files are deleted after the new one is complete, so a crash in between only duplicates rows, which
+        does no harm.
         """
         from pyspark.sql import functions as f
         from pyspark.sql.types import StringType, StructType, TimestampType
@@ -113,7 +115,7 @@ class DeletedKeys:
             filesystem.delete_file(path)
 
     def forget(self) -> int:
-        """Delete the files that are too old; returns how many."""
+        """Deletes expired files and returns their number."""
         filesystem, root = open_location(self._location)
         oldest_ns = (self._clock.now_ms() - self._keep_s * 1000) * 1_000_000
         found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))

@@ -1,4 +1,5 @@
-"""How a running pipeline shows itself: a live table on a terminal, a line per batch elsewhere, Prometheus."""
+"""Shows the progress of a running pipeline: a live table on a terminal, otherwise a line per batch, and Prometheus
+metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class ProgressDisplay:
-    """Told of every batch, on any thread. Writes to standard error; tables of sinks go to standard output."""
+    """Receives a report of every batch, on any thread. Writes to standard error; tables of sinks go to standard
+    output."""
 
     def __init__(self, plan: Plan, console: Console, *, quiet: bool = False) -> None:
         self._plan = plan
@@ -33,9 +35,9 @@ class ProgressDisplay:
         self._lock = threading.Lock()
         self._last: dict[str, BatchReport] = {}
         self.rows: dict[str, int] = {query.name: 0 for query in plan.queries}
-        """Rows read for each sink so far."""
+        """Total rows per sink."""
         self.quality: dict[str, dict[str, int]] = {}
-        """What quality steps found so far."""
+        """Totals of the quality steps."""
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -51,7 +53,7 @@ class ProgressDisplay:
             self._live.stop()
 
     def report(self, batch: BatchReport) -> None:
-        """A batch is done."""
+        """Adds the report of a batch."""
         with self._lock:
             self.rows[batch.query] = self.rows.get(batch.query, 0) + batch.rows
             self._last[batch.query] = batch
@@ -86,7 +88,7 @@ class ProgressDisplay:
         return table
 
     def summary(self) -> list[str]:
-        """What to say at the end."""
+        """Returns the lines to print at the end."""
         lines = [f"{name}: {rows:,} rows" for name, rows in self.rows.items()]
         for step, counts in self.quality.items():
             rules = ", ".join(f"{name} {n:,}" for name, n in counts.items() if not name.startswith("_") and n)
@@ -99,7 +101,7 @@ class ProgressDisplay:
 
 
 def batch_line(batch: BatchReport) -> str:
-    """One batch in one line."""
+    """Returns a one-line summary of a batch."""
     behind = "" if batch.behind is None else f" behind={batch.behind}"
     refused = "".join(
         f" {step}_refused={counts['_rejected']}"
@@ -113,14 +115,14 @@ def batch_line(batch: BatchReport) -> str:
 
 
 def print_table(console: Console) -> Any:
-    """A view for console sinks."""
+    """Prints a table; the view for console sinks."""
 
     def view(title: str, columns: list[str], rows: list[tuple[Any, ...]], more: bool) -> None:
         table = Table(title=Text(title), title_justify="left", header_style="bold")
         for column in columns:
             table.add_column(Text(column), overflow="fold")
         for row in rows:
-            # Text, not markup: bodies and keys come from anybody.
+            # Text instead of markup, because bodies and keys are untrusted.
             table.add_row(*(Text(_cell(value)) for value in row))
         console.print(table)
         if more:
@@ -139,7 +141,7 @@ def _cell(value: object) -> str:
 
 
 class PipelineMetrics:
-    """Figures of a pipeline for Prometheus, on a registry of their own."""
+    """Prometheus metrics of a pipeline, on a registry of their own."""
 
     def __init__(self, pipeline: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -174,7 +176,7 @@ class PipelineMetrics:
         )
 
     def report(self, batch: BatchReport) -> None:
-        """A batch is done."""
+        """Adds the report of a batch."""
         labels = (self._name, batch.query)
         self._rows.labels(*labels).inc(batch.rows)
         self._batches.labels(*labels).inc()
@@ -188,7 +190,7 @@ class PipelineMetrics:
                     self._broken.labels(*labels, step, rule).inc(count)
 
     def serve(self, port: int, address: str) -> Any:
-        """Answer scrapes; returns what ends it. Raises ``EnvironmentFault``."""
+        """Starts the scrape endpoint; returns a function that stops it. Raises ``EnvironmentFault``."""
         try:
             return start_http_server(port, address, registry=self.registry)
         except OSError as error:

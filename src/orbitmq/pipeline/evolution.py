@@ -1,9 +1,9 @@
-"""How the columns of a table may change while it is written: the rules, as arithmetic on Spark's types.
+"""How the columns of a table may change between writes, as arithmetic on Spark's types.
 
-1. A column may be added at the end; rows of before have null there.
+1. A column may be added at the end; existing rows have null there.
 2. A type may become wider: an integer a longer one, float double, a decimal more digits of the same scale.
 3. Rows narrower than their column are cast to it.
-Everything else (another type, a column that is gone, a change inside of a struct) stops the writer with a sentence.
+Anything else (another type, a missing column, a change inside of a struct) stops the writer with an explanation.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _FLOATS: Final = ("float", "double")
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """What has to change before the rows fit."""
+    """The changes needed before the rows fit."""
 
     added: tuple[StructField, ...]
     widened: tuple[StructField, ...]
-    """With their new types."""
+    """The fields with their new types."""
     result: StructType
-    """The columns of the table afterwards, all nullable."""
+    """The resulting columns of the table, all nullable."""
 
 
 def evolve(table: StructType, rows: StructType, name: str) -> Evolution:
-    """The change that lets ``rows`` into the table ``name``. Raises ``RunFailed`` with the rule that forbids it."""
+    """Returns the changes that make table ``name`` accept ``rows``. Raises ``RunFailed`` with the violated rule."""
     from pyspark.sql.types import StructField, StructType
 
     known = {field.name.lower(): field for field in table.fields}
@@ -73,7 +73,8 @@ def evolve(table: StructType, rows: StructType, name: str) -> Evolution:
 
 
 def is_wider(new: DataType, old: DataType) -> bool:
-    """Whether every value of ``old`` is one of ``new``, of the same kind, and not the same type."""
+    """Returns whether a type is wider than ``old``: of the same kind, not equal, and able to represent every value of
+    ``old``."""
     from pyspark.sql.types import DecimalType
 
     for ladder in (_INTEGERS, _FLOATS):
@@ -85,12 +86,12 @@ def is_wider(new: DataType, old: DataType) -> bool:
 
 
 def _plain(kind: DataType) -> str:
-    """A type without what a table does not keep: nullability, metadata."""
+    """Returns a type without the parts that a table does not keep: nullability, metadata."""
     return kind.simpleString().lower()
 
 
 def align(frame: DataFrame, columns: StructType) -> DataFrame:
-    """The rows with exactly these columns, in their order and of their types."""
+    """Returns the rows with exactly these columns, in this order, cast to these types."""
     from pyspark.sql import functions as f
 
     return frame.select(

@@ -1,4 +1,4 @@
-"""What Spark raises, as one line a person can act on. A Java stack helps nobody who wrote a query."""
+"""Converts Spark's exceptions to one actionable line. A Java stack does not help the author of a query."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOISE: Final = ("PySparkRuntimeError", "SparkException", "StreamingQueryExcepti
 
 
 def reason(error: BaseException) -> str:
-    """The cause in one line, without stack and without Spark's wrapping."""
+    """Returns the cause in one line, without the stack and Spark's wrapping."""
     text = str(error)
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     ours = [found for line in lines if (found := _OURS.search(line))]
@@ -33,7 +33,7 @@ def reason(error: BaseException) -> str:
     if "== SQL" in text or "line " in text.partition("\n")[0]:
         return _short(_sql_reason(lines))
     for line in reversed(lines):
-        # The last exception a worker printed is the innermost one; Spark's own wrappers say less.
+        # The last exception printed by a worker is the innermost one; Spark's own wrappers say less.
         found = _PYTHON.match(line.strip())
         if found and found[1] not in _NOISE and not _STACK.match(line):
             return _short(f"{found[1]}: {found[2]}")
@@ -46,7 +46,7 @@ def reason(error: BaseException) -> str:
 
 
 def _sql_reason(lines: list[str]) -> str:
-    """Problem and place of what the SQL parser or analyser said."""
+    """Returns the problem and its position as reported by the SQL parser or analyser."""
     kept: list[str] = []
     for line in lines:
         if line.startswith(("== SQL", "JVM stacktrace", "'", "+- ", ":")) or _STACK.match(line):
@@ -62,7 +62,7 @@ def _short(text: str) -> str:
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Raise what Spark refuses inside as a ``SpecError`` of this field."""
+    """Converts Spark's errors inside the block to a ``SpecError`` of this field."""
     from pyspark.errors import PySparkException
 
     try:
@@ -72,5 +72,6 @@ def explained(path: str) -> Iterator[None]:
 
 
 def failure(name: str, error: BaseException) -> PipelineError:
-    """Whatever ended a query, as an error of ours: Spark's, the JVM's, or that of a library for a sink."""
+    """Converts any failure of a query to one of our errors, whether it is Spark's, the JVM's, or from a sink's
+    library."""
     return error if isinstance(error, PipelineError) else RunFailed(f"{name}: {reason(error)}")

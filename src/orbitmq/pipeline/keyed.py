@@ -1,7 +1,7 @@
-"""Rows replaced by key on the executors: Spark finds the files that hold the keys and writes new ones.
+"""Replaces rows by key on the executors: Spark finds the files that contain the keys and writes new ones.
 
-No row passes through the driver. It knows the files and their bounds, and makes one commit that removes some files
-and adds others. A commit whose files were replaced meanwhile, for example by ``pipeline maintain``, is refused, and
+No row passes through the driver. It has only the files and their bounds, and makes one commit that removes some files
+and adds others. A commit whose files were replaced meanwhile, for example by ``pipeline maintain``, is rejected, and
 the caller plans again from the newest version.
 """
 
@@ -40,7 +40,7 @@ __all__ = [
 ATTEMPTS: Final = 5
 """How often a batch is planned again because its files were replaced meanwhile."""
 BATCH_ROWS_MAX: Final = 200_000
-"""Rows of a batch that may pass through the driver."""
+"""The most rows of a batch that may pass through the driver."""
 
 _FILE_BYTES: Final = 128 * 1024 * 1024
 _GROUPS_MAX: Final = 2000
@@ -50,30 +50,30 @@ _ORDER: Final = ("_store_timestamp", "store_timestamp", "_queue_offset", "queue_
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A data file of the version that is rewritten."""
+    """A data file of the version to rewrite."""
 
     location: str
-    """As Spark may open it."""
+    """A path that Spark can open."""
     size_bytes: int
     low: Any
-    """Bounds of the first key column; None where there are none."""
+    """Bounds of the first key column; None if unknown."""
     high: Any
     token: Any
-    """What the table's library needs to remove it."""
+    """What the table's library needs to remove the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What to commit: files that are written already, and the ones they replace."""
+    """The pending commit: files already written, and the files they replace."""
 
     removed: Sequence[LiveFile]
     added: Sequence[WrittenFile]
     rows: int
-    """Rows of the batch."""
+    """Number of rows in the batch."""
 
 
 def key_names(sink: DeltaSink | IcebergSink) -> list[str]:
-    """The columns of the key; empty for a table without one."""
+    """Returns the key columns; empty for a table without a key."""
     return [sink.key] if isinstance(sink.key, str) and sink.key else list(sink.key)
 
 
@@ -84,19 +84,19 @@ def _column(name: str) -> Column:
 
 
 def may_use_driver(sink: DeltaSink | IcebergSink, table_bytes: int, bytes_max: int) -> bool:
-    """Whether the table's library merges a batch in the driver, which costs less for small tables."""
+    """Returns whether the table's library merges a batch in the driver, which costs less for small tables."""
     if sink.scd or not isinstance(sink.key, str) or "." in sink.key or sink.merge == "executors":
         return False
     return sink.merge == "driver" or table_bytes <= bytes_max
 
 
 def incoming_columns(frame: DataFrame, sink: DeltaSink | IcebergSink) -> StructType:
-    """The columns that a table needs for these rows."""
+    """Returns the columns that a table needs for these rows."""
     return table_columns(frame.schema, sink.scd) if sink.scd else frame.schema
 
 
 def aligned(frame: DataFrame, columns: StructType, sink: DeltaSink | IcebergSink) -> DataFrame:
-    """The rows with the columns of the table; events keep their own, too."""
+    """Returns the rows with the columns of the table. Events keep their own columns, too."""
     if not sink.scd:
         return align(frame, columns)
     from pyspark.sql import functions as f
@@ -131,7 +131,7 @@ def replace_rows(
     batch: BatchKey,
     live: Sequence[LiveFile],
 ) -> Rewrite | None:
-    """Write the files that hold the table's rows after a batch; None where the batch has no rows.
+    """Writes replacements for the files that contain the batch's keys. Returns None if the batch has no rows.
 
     ``live`` are the files of the newest version. Raises ``RunFailed`` for rows or events that cannot be written.
     """
@@ -171,7 +171,7 @@ def _upserted(frame: DataFrame, job: _Job, live: Sequence[LiveFile]) -> Rewrite 
     rows = frame.select(*names, f.lit(1).alias("_from"))
     if old is not None:
         rows = rows.unionByName(old.select(*names, f.lit(0).alias("_from")))
-    # Of equal rows the one of the batch, and of the batch the later message.
+    # Among equal rows the batch's wins, and within the batch the later message.
     order = [f.col(f"`{newest}`").desc_nulls_last()] if newest else []
     order.append(f.col("_from").desc())
     order += [
@@ -231,7 +231,7 @@ def _changed(frame: DataFrame, job: _Job, live: Sequence[LiveFile]) -> Rewrite |
 
 
 def _names(keys: Sequence[str]) -> list[str]:
-    """The columns that hold the keys."""
+    """Returns the top-level columns that contain the keys."""
     return list(dict.fromkeys(key.split(".")[0] for key in keys))
 
 
@@ -243,7 +243,7 @@ def _tops(keys: Sequence[str]) -> list[str]:
 
 
 def _within(live: Sequence[LiveFile], low: Any, high: Any) -> list[LiveFile]:
-    """The files whose bounds do not rule out the keys of a batch."""
+    """Returns the files whose bounds do not rule out the keys of a batch."""
 
     def may_hold(file: LiveFile) -> bool:
         try:
@@ -276,7 +276,7 @@ def _read(session: SparkSession, job: _Job, files: Sequence[LiveFile]) -> DataFr
 def _split(
     frame: DataFrame, job: _Job, candidates: Sequence[LiveFile]
 ) -> tuple[Sequence[LiveFile], DataFrame | None, DataFrame | None]:
-    """The files that hold keys of the batch, their rows with these keys, and their other rows."""
+    """Returns the files that contain keys of the batch, their rows with these keys, and their other rows."""
     from pyspark.sql import functions as f
 
     if not candidates:
@@ -303,7 +303,7 @@ def _split(
 
 
 def _bare(location: str) -> str:
-    """A path in one spelling: Spark says file:/x, tables say file:///x or /x, and s3a is s3."""
+    """Normalizes a path, because Spark writes file:/x, tables write file:///x or /x, and s3a is s3."""
     scheme, separator, rest = location.partition(":")
     if not separator or "/" in scheme:
         return location
@@ -320,7 +320,7 @@ def _written(
     size = sum(file.size_bytes for file in touched)
     count = min(_GROUPS_MAX, max(1, math.ceil(size / _FILE_BYTES)))
     keys = [_column(name) for name in job.keys]
-    # By ranges of keys, so that a later batch can pass over files by their bounds.
+    # Partition by ranges of keys, so that later batches can skip files by their bounds.
     ordered = (
         found.repartitionByRange(count, *keys) if count > 1 else found.coalesce(1)
     ).sortWithinPartitions(*keys)

@@ -1,8 +1,9 @@
-"""What the tables of a lake share: files that Spark writes and a commit that names them.
+"""Shared parts of the lake tables: Spark writes files, and a commit adds them to the table.
 
-Spark's executors write the rows of a micro-batch as Parquet files that no table names yet. The driver then makes one
-commit that names the files *and* notes the number of the batch under the id of the query. A batch that Spark repeats
-after a crash finds its number and does nothing, or finds files without a commit and writes them again.
+Spark's executors write the rows of a micro-batch as Parquet files that do not belong to a table yet. The driver then
+makes one commit that adds the files *and* records the batch number under the id of the query. When Spark repeats a
+batch after a crash, it either finds the number and does nothing, or finds files without a commit and writes them
+again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _BOUNDED_COLUMNS: Final = 32
-"""As many as Delta's own writers describe."""
+"""As many as Delta's own writers include."""
 _BOUND_LENGTH_MAX: Final = 64
 _NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 _STORED: Final = ("_store_timestamp", "store_timestamp")
@@ -52,14 +53,14 @@ _OFFSETS: Final = ("_queue_offset", "queue_offset")
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """A micro-batch: the id of its query, which a checkpoint keeps over restarts, and its number."""
+    """Identifies a micro-batch by the id of its query, which a checkpoint keeps across restarts, and its number."""
 
     query: str
     number: int
 
 
 class Bounds(NamedTuple):
-    """Of the columns of a file: least and greatest value as JSON, and the number of nulls."""
+    """Bounds of a file's columns: minimum and maximum as JSON, and the number of nulls."""
 
     low: dict[str, int | float | str]
     high: dict[str, int | float | str]
@@ -68,10 +69,10 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A Parquet file that Spark wrote and no table names yet."""
+    """A Parquet file written by Spark that does not belong to a table yet."""
 
     path: str
-    """Below the directory it was asked for in."""
+    """Relative to the directory it was requested for."""
     size_bytes: int
     modified_ms: int
     row_count: int
@@ -80,7 +81,7 @@ class WrittenFile:
 
 
 def written_files(directory: str) -> list[WrittenFile]:
-    """The files below a directory that hold rows."""
+    """Returns the non-empty files below a directory."""
     filesystem, root = open_location(directory)
     found: list[WrittenFile] = []
     for info in filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True)):
@@ -101,8 +102,8 @@ def written_files(directory: str) -> list[WrittenFile]:
 
 
 def column_bounds(footer: Any) -> Bounds:
-    """The bounds of the first columns, from a Parquet footer: numbers, short texts, dates and times. Other and nested
-    columns have none, so readers do not skip files by them."""
+    """Returns the bounds of the first columns from a Parquet footer: numbers, short texts, dates and times. Other and
+    nested columns have none, so readers do not skip files by them."""
     bounds = Bounds({}, {}, {})
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for index in range(min(footer.num_columns, _BOUNDED_COLUMNS)):
@@ -124,7 +125,7 @@ def column_bounds(footer: Any) -> Bounds:
 
 
 def _bound(value: object, *, up: bool) -> int | float | str | None:
-    """A bound in the form of Delta's protocol; None for types without one. Times have milliseconds there."""
+    """Returns a bound in the form of Delta's protocol, where times have milliseconds; None for types without one."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
@@ -143,10 +144,10 @@ def _bound(value: object, *, up: bool) -> int | float | str | None:
 def write_files(
     frame: DataFrame, directory: str, partition_by: list[str], compression: str = "zstd"
 ) -> list[WrittenFile]:
-    """Let Spark write the rows below a directory."""
-    # Spark's default is INT96, which Iceberg does not know.
+    """Has Spark write the rows below a directory."""
+    # Spark's default is INT96, which Iceberg does not support.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    # Overwrite: what lies there is of an attempt at this batch that was not committed.
+    # Overwrite the files of an earlier attempt at this batch that was not committed.
     writer = frame.write.mode("overwrite").option("compression", compression)
     writer.partitionBy(*partition_by).parquet(directory)
     return written_files(directory)
@@ -156,7 +157,7 @@ def write_files(
 
 
 def newest_column(columns: list[str], sink: DeltaSink | IcebergSink) -> str:
-    """The column whose greatest value is the newest row; empty where there is none."""
+    """Returns the column whose maximum marks the newest row; empty where there is none."""
     if sink.newest_by:
         if sink.newest_by not in columns:
             raise RunFailed(f"newestBy: there is no column {sink.newest_by!r} among {', '.join(columns)}")
@@ -165,7 +166,7 @@ def newest_column(columns: list[str], sink: DeltaSink | IcebergSink) -> str:
 
 
 def newest_rows(frame: DataFrame, sink: DeltaSink | IcebergSink, rows_max: int | None) -> Any:
-    """For each key the newest row, as an Arrow table; None where there are more than ``rows_max``.
+    """Returns the newest row of each key as an Arrow table; None for more than ``rows_max`` rows.
 
     Raises ``RunFailed`` for a row without a key.
     """
@@ -195,7 +196,7 @@ def newest_rows(frame: DataFrame, sink: DeltaSink | IcebergSink, rows_max: int |
 
 
 class Upkeep:
-    """When small files are joined and old versions let go: between two batches, on the driver."""
+    """Schedules compaction and the deletion of old versions, between two batches on the driver."""
 
     def __init__(self, sink: DeltaSink | IcebergSink, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -204,7 +205,7 @@ class Upkeep:
         self._last = clock.monotonic()
 
     def after_batch(self, work: Callable[[], str]) -> None:
-        """Do the work if it is time. A failure is a warning: the table is whole without it."""
+        """Runs maintenance if it is due. A failure is only a warning, because the table stays intact."""
         if self._every_s is None or self._clock.monotonic() - self._last < self._every_s:
             return
         self._last = self._clock.monotonic()

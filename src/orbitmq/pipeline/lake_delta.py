@@ -1,4 +1,5 @@
-"""Delta tables by ``deltalake``, without a connector in the JVM: append, replace, upsert, new and wider columns."""
+"""Writes Delta tables with ``deltalake``, without a connector in the JVM: append, replace, upsert, new and wider
+columns."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ __all__ = ["DeltaTableWriter"]
 logger = logging.getLogger(__name__)
 
 _DRIVER_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Tables up to this size are merged by the library in the driver, which needs far less CPU there than Spark."""
+"""The library merges tables up to this size in the driver, which needs far less CPU there than Spark."""
 
 
 class DeltaTableWriter:
@@ -55,7 +56,7 @@ class DeltaTableWriter:
         self._upkeep = Upkeep(sink)
 
     def write(self, frame: DataFrame, batch: BatchKey, partition_by: list[str]) -> int:
-        """Commit a batch unless it was; rows that were added or, with a key, written."""
+        """Commits a batch unless it has already been committed. Returns the rows added or, with a key, written."""
         table = self._open(incoming_columns(frame, self._sink), partition_by)
         done = table.transaction_version(batch.query)
         if done is not None and done >= batch.number:
@@ -70,7 +71,7 @@ class DeltaTableWriter:
         frame = aligned(frame, change.result, self._sink)
         note = self._lake.CommitProperties(
             app_transactions=[self._lake.Transaction(batch.query, batch.number)],
-            # The library repeats a commit after one of another writer without a look at the files it removes.
+            # The library retries a commit after another writer's without checking the files it removes.
             max_commit_retries=0 if self._sink.key else None,
         )
         if self._sink.key:
@@ -81,7 +82,7 @@ class DeltaTableWriter:
         return rows
 
     def check(self, frame: DataFrame) -> None:
-        """Raise ``RunFailed`` when the table is there and would not take these columns."""
+        """Raises ``RunFailed`` when the table exists and would not accept these columns."""
         if self._lake.DeltaTable.is_deltatable(self._path, self._options):
             table = self._lake.DeltaTable(self._path, storage_options=self._options)
             evolve(self._columns(table), incoming_columns(frame, self._sink), f"table {self._path}")
@@ -92,7 +93,7 @@ class DeltaTableWriter:
             return lake.DeltaTable(self._path, storage_options=self._options)
         from pyspark.sql.types import StructField, StructType
 
-        # Columns are nullable: a table outlives the query that made it.
+        # Columns are nullable, because a table outlives the query that created it.
         nullable = StructType([StructField(one.name, one.dataType) for one in columns.fields])
         schema = lake.Schema.from_json(nullable.json())
         return lake.DeltaTable.create(
@@ -106,7 +107,8 @@ class DeltaTableWriter:
         return StructType.fromJson(json.loads(table.schema().to_json()))
 
     def _changed(self, table: Any, change: Evolution, by: list[str]) -> Any:
-        """The table with the columns the rows need. A crash in between leaves one that is whole and asks for less."""
+        """Returns the table with the columns that the rows need. After a crash in between, the table is intact and
+        the remaining changes are fewer."""
         lake = self._lake
         if change.added:
             from pyspark.sql.types import StructType
@@ -116,7 +118,7 @@ class DeltaTableWriter:
         if change.widened:
             if bad := [one.name for one in change.widened if one.name in by]:
                 raise RunFailed(f"table {self._path} is partitioned by {bad[0]!r}, whose type cannot change")
-            # Readers of Delta disagree on files that are narrower than their column, so the files are written anew.
+            # Readers of Delta disagree on files that are narrower than their column, so the files are rewritten.
             table = lake.DeltaTable(self._path, storage_options=self._options)
             lake.write_deltalake(
                 table,
@@ -141,8 +143,8 @@ class DeltaTableWriter:
         return sum(file.row_count for file in files)
 
     def _upsert(self, table: Any, frame: DataFrame, columns: StructType, batch: BatchKey, note: Any) -> int:
-        """Replace rows by key. A commit is refused when another writer replaced one of its files meanwhile, such as
-        ``pipeline maintain``; the batch is then planned again."""
+        """Replaces rows by key. If another writer, such as ``pipeline maintain``, replaced one of the files
+        meanwhile, the commit is rejected and the batch is planned again."""
         from deltalake.exceptions import CommitFailedError
 
         for attempt in range(ATTEMPTS):
@@ -185,7 +187,7 @@ class DeltaTableWriter:
         return found.rows
 
     def _merge(self, table: Any, rows: pa.Table, newest: str, note: Any) -> int:
-        """Replace rows by key in the driver."""
+        """Replaces rows by key in the driver."""
         if not rows.num_rows:
             return 0
         merge = table.merge(
@@ -195,7 +197,7 @@ class DeltaTableWriter:
             target_alias="target",
             commit_properties=note,
         )
-        # A message that is older than its row came late, from another queue.
+        # A message older than its row came late, from another queue.
         newer = f'target."{newest}" IS NULL OR source."{newest}" >= target."{newest}"' if newest else None
         merge.when_matched_update_all(newer).when_not_matched_insert_all().execute()
         return int(rows.num_rows)
@@ -233,7 +235,7 @@ def _add_action(file: WrittenFile, below: str) -> Any:
 
 
 def _live(table: Any, path: str, key: str) -> list[LiveFile]:
-    """The files of a version, with the bounds of a column."""
+    """Returns the files of a version, with the bounds of a column."""
     actions = pa.table(table.get_add_actions(flatten=True))
     names = actions.column_names
 
@@ -248,11 +250,11 @@ def _live(table: Any, path: str, key: str) -> list[LiveFile]:
 
 
 def _cast(table: Any, path: str, columns: StructType) -> pa.RecordBatchReader:
-    """All rows of a table with other types."""
+    """Returns all rows of a table with other types."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(columns, timezone="UTC")
-    # Read with another library than the one that writes meanwhile, which cannot do both at once.
+    # Read with a different library, because the one that writes cannot read at the same time.
     filesystem, root = open_location(path)
     dataset = table.to_pyarrow_dataset(filesystem=pafs.SubTreeFileSystem(root, filesystem))
 

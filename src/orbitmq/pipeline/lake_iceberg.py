@@ -1,7 +1,8 @@
-"""Iceberg tables by ``pyiceberg``, without a connector in the JVM: append, replace, upsert, new and wider columns.
+"""Writes Iceberg tables with ``pyiceberg``, without a connector in the JVM: append, replace, upsert, new and wider
+columns.
 
-A table without a catalog server keeps its catalog beside it (``catalog.db``, SQLite). After each commit
-``metadata/version-hint.text`` names the newest version as well, for readers that take a directory.
+A table without a catalog server keeps its catalog next to it (``catalog.db``, SQLite). Each commit also writes the
+newest version to ``metadata/version-hint.text``, for readers that open a directory.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ __all__ = ["IcebergTableWriter", "drop_unnamed", "replace_files", "write_hint"]
 logger = logging.getLogger(__name__)
 
 _DRIVER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Smaller than for Delta: the library's merge needs as much CPU as Spark at a million rows."""
+"""Smaller than for Delta, because the library's merge needs as much CPU as Spark at a million rows."""
 _SMALL_BYTES: Final = 32 * 1024 * 1024
 _COMPACTED_BYTES_MAX: Final = 512 * 1024 * 1024
-"""A partition is read into memory to be compacted, so a larger one is left alone."""
+"""A larger partition is not compacted, because compaction reads a partition into memory."""
 _PARTITION: Final = "_orbitmq_p{}"
 _VERSION: Final = re.compile(r"(\d+)-")
 
@@ -74,7 +75,7 @@ class IcebergTableWriter:
 
     @classmethod
     def check(cls, sink: IcebergSink, frame: DataFrame) -> None:
-        """Raise ``RunFailed`` when the table is there and would not take these columns. Makes nothing."""
+        """Raises ``RunFailed`` when the table exists and would not accept these columns. Creates nothing."""
         uri = sink.properties.get("uri", "")
         if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
             return
@@ -87,7 +88,7 @@ class IcebergTableWriter:
         evolve(_columns(table), incoming_columns(frame, sink), f"table {sink.table}")
 
     def write(self, frame: DataFrame, batch: BatchKey) -> int:
-        """Commit a batch unless it was; rows that were added or, with a key, written."""
+        """Commits a batch unless it has already been committed. Returns the rows added or, with a key, written."""
         incoming = incoming_columns(frame, self._sink)
         table = self._open(incoming)
         note = f"orbitmq.batch.{batch.query}"
@@ -137,7 +138,7 @@ class IcebergTableWriter:
         from pyiceberg.expressions import AlwaysTrue
         from pyspark.sql import functions as f
 
-        # The columns must be in the files, too, and Spark leaves out those it partitions by: it gets copies.
+        # Partition columns must be in the files, too, but Spark leaves them out. So Spark partitions by copies.
         by = [table.schema().find_column_name(field.source_id) for field in table.spec().fields]
         copies = {_PARTITION.format(number): name for number, name in enumerate(by)}
         directory = f"{table.location().removesuffix('/')}/data/{batch.query}/{batch.number}"
@@ -156,8 +157,8 @@ class IcebergTableWriter:
     def _upsert(
         self, table: Any, frame: DataFrame, columns: StructType, batch: BatchKey, done: dict[str, str]
     ) -> int:
-        """Replace rows by key. A commit is refused when another writer replaced one of its files meanwhile, such as
-        ``pipeline maintain``; the batch is then planned again."""
+        """Replaces rows by key. If another writer, such as ``pipeline maintain``, replaced one of the files
+        meanwhile, the commit is rejected and the batch is planned again."""
         from pyiceberg.exceptions import CommitFailedException, ValidationException
 
         for attempt in range(ATTEMPTS):
@@ -193,15 +194,15 @@ class IcebergTableWriter:
         return found.rows
 
     def _merge(self, table: Any, rows: pa.Table, newest: str, done: dict[str, str]) -> int:
-        """Replace rows by key in the driver."""
+        """Replaces rows by key in the driver."""
         if newest and rows.num_rows:
             rows = self._without_late(table, rows, newest)
         with table.transaction() as change:
             if rows.num_rows and table.current_snapshot() is None:
                 change.append(rows)
             elif rows.num_rows:
-                # Not the library's upsert: it compares rows with the columns of the last snapshot, which has none of
-                # the columns that were added since. That no key was there before is no reason for a warning.
+                # Not the library's upsert, which uses the columns of the last snapshot and so misses columns added
+                # since then. A key that is new does not need a warning.
                 keys = _expressions().In(self._sink.key, set(rows.column(self._sink.key).to_pylist()))
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", message="Delete operation did not match any records")
@@ -210,7 +211,8 @@ class IcebergTableWriter:
         return int(rows.num_rows)
 
     def _without_late(self, table: Any, rows: pa.Table, newest: str) -> pa.Table:
-        """The rows that are not older than what the table has of their keys: those came late, from another queue."""
+        """Returns the rows that are not older than the table's rows of the same keys. Older ones came late, from
+        another queue."""
         key = self._sink.key
         wanted = _expressions().In(key, set(rows.column(key).to_pylist()))
         known = table.scan(wanted, selected_fields=(key, newest)).to_arrow()
@@ -256,21 +258,21 @@ class IcebergTableWriter:
 
 
 def _expressions() -> Any:
-    """Untyped: they take names and values, and are declared as if they took what they keep."""
+    """Untyped, because they accept names and values but are annotated with the types that they store."""
     import pyiceberg.expressions
 
     return pyiceberg.expressions
 
 
 def replace_files(table: Any, removed: list[Any], added: list[str], properties: dict[str, str]) -> None:
-    """One commit: data files go, others come, properties are set. The library refuses it
-    (``ValidationException``) when one of the files is not live any more, also when it repeats the commit."""
+    """Removes and adds data files and sets properties in one commit. The library rejects it (``ValidationException``)
+    when one of the removed files is not live any more, also when it retries the commit."""
     from pyiceberg.io.pyarrow import parquet_file_to_data_file
     from pyiceberg.table import TableProperties
 
     with table.transaction() as change:
         if change.table_metadata.name_mapping() is None:
-            # The files name their columns and have no ids.
+            # The files have column names but no column ids.
             mapping = change.table_metadata.schema().name_mapping.model_dump_json()
             change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
         if removed or added:
@@ -290,7 +292,7 @@ def _table_bytes(table: Any) -> int:
 
 
 def _live(table: Any, key: str) -> list[LiveFile]:
-    """The files of the newest version. Those with delete files, which we never write, are refused."""
+    """Returns the files of the newest version. Rejects files with delete files, which we never write."""
     from pyiceberg.conversions import from_bytes
 
     found: list[LiveFile] = []
@@ -315,7 +317,7 @@ def _live(table: Any, key: str) -> list[LiveFile]:
 
 
 def _value(table: Any, name: str, value: Any) -> Any:
-    """A partition value as a literal: dates are numbers of days in a file's entry."""
+    """Returns a partition value as a literal. In a file's entry, dates are numbers of days."""
     from pyiceberg.types import DateType
 
     if isinstance(table.schema().find_type(name), DateType) and isinstance(value, int):
@@ -330,7 +332,7 @@ def _columns(table: Any) -> StructType:
 
 
 def drop_unnamed(table: Any, limit: datetime) -> int:
-    """Delete data files that no version names and that are older than the limit."""
+    """Deletes data files that are not part of any version and are older than the limit."""
     named = {_bare(path) for path in table.inspect.all_files().column("file_path").to_pylist()}
     filesystem, root = open_location(f"{table.location().removesuffix('/')}/data")
     gone = 0
@@ -347,7 +349,8 @@ def _bare(path: str) -> str:
 
 
 def write_hint(table: Any) -> None:
-    """Say in the directory itself which version is the newest. A crash before this leaves the one before."""
+    """Records the newest version in the directory itself. After a crash before this step, the hint still names the
+    previous one."""
     filesystem, newest = open_location(table.metadata_location)
     found = _VERSION.match(posixpath.basename(newest))
     if found is None:

@@ -1,7 +1,7 @@
-"""Plain Parquet files that any reader sees whole batches of, each once.
+"""Plain Parquet files. Any reader sees only complete batches, each exactly once.
 
-Spark writes a batch beside the table (``<path>.staging``). A list of its files, with the names they get, commits it:
-once it is there the files are moved over, now or after a crash; without it the batch is written again.
+Spark writes a batch next to the table (``<path>.staging``). A list of its files and their final names commits the
+batch. Once the list exists the files are moved, now or after a crash; without it the batch is written again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ParquetTableWriter:
         self._files, self._root = open_location(self._path)
 
     def write(self, frame: DataFrame, batch: BatchKey, partition_by: list[str]) -> int:
-        """Commit a batch unless it was; rows that were added."""
+        """Commits a batch unless it has already been committed. Returns the rows added."""
         staging = f"{self._path}.staging/{batch.query}"
         _, staged_root = open_location(staging)
         listed = f"{staged_root}/{batch.number}.json"
@@ -104,7 +104,7 @@ class ParquetTableWriter:
             return json.loads(file.read())
 
     def _save(self, path: str, value: Any) -> None:
-        """Whole or not at all."""
+        """Writes a file atomically."""
         self._files.create_dir(posixpath.dirname(path), recursive=True)
         with self._files.open_output_stream(f"{path}.unfinished") as file:
             file.write(json.dumps(value).encode())

@@ -1,8 +1,8 @@
-"""OpenLineage events of a pipeline run: what it reads, what it writes, how it ends.
+"""OpenLineage events of a pipeline run: its inputs, outputs and outcome.
 
-Where events go is OpenLineage's own configuration (``OPENLINEAGE_URL``, ``OPENLINEAGE_CONFIG``,
-``OPENLINEAGE__TRANSPORT__...`` or ``openlineage.yml``). Without any of it nothing is emitted. Events are emitted by a
-thread of their own from a bounded queue: a slow or unavailable server neither delays nor fails a pipeline.
+OpenLineage's own configuration decides where events go (``OPENLINEAGE_URL``, ``OPENLINEAGE_CONFIG``,
+``OPENLINEAGE__TRANSPORT__...`` or ``openlineage.yml``). Without it nothing is emitted. A separate thread emits events
+from a bounded queue, so a slow or unavailable server neither delays nor fails a pipeline.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _LAST_EVENTS_S: Final = 15.0
 
 
 class Dataset(NamedTuple):
-    """A name as OpenLineage has it."""
+    """A data set's name in OpenLineage's form."""
 
     namespace: str
     name: str
 
 
 def is_configured(environment: Mapping[str, str], directory: Path) -> bool:
-    """Whether OpenLineage is configured, and not disabled."""
+    """Returns whether OpenLineage is configured and not disabled."""
     if environment.get("OPENLINEAGE_DISABLED", "").lower() == "true":
         return False
     return (
@@ -54,7 +54,7 @@ def is_configured(environment: Mapping[str, str], directory: Path) -> bool:
 
 
 def inputs_of(plan: Plan) -> list[Dataset]:
-    """The data sets a plan reads, in the order of the file."""
+    """Returns the data sets that a plan reads, in file order."""
     found: list[Dataset] = []
     for source in plan.pipeline.sources.values():
         if isinstance(source, spec.TopicSource):
@@ -67,7 +67,7 @@ def inputs_of(plan: Plan) -> list[Dataset]:
 
 
 def outputs_of(plan: Plan) -> dict[str, Dataset]:
-    """The data set of each sink; a console has none, nor has a sink whose rows name their topics."""
+    """Returns the data set of each sink, except for consoles and for sinks whose rows name their topics."""
     found: dict[str, Dataset] = {}
     for query in plan.queries:
         sink = query.sink
@@ -100,7 +100,7 @@ def _location(path: str) -> Dataset:
 
 
 def _database(sink: spec.JdbcSink) -> Dataset:
-    """Server and ``database.table``, without what follows a question mark: it may be a password."""
+    """Returns the server and ``database.table``, without the part after a question mark, which may be a password."""
     address = sink.url.removeprefix("jdbc:").partition("?")[0].partition(";")[0]
     scheme, found, rest = address.partition("://")
     if not found:
@@ -134,11 +134,11 @@ class Lineage:
         self._thread.start()
 
     def start(self) -> None:
-        """The run begins."""
+        """Emits the start of the run."""
         self._put("START")
 
     def report(self, batch: BatchReport) -> None:
-        """Count the rows of a batch; every minute or so an event says how many there are."""
+        """Counts the rows of a batch; an event reports the total about once a minute."""
         now = self._clock.monotonic()
         with self._lock:
             self._rows[batch.query] = self._rows.get(batch.query, 0) + batch.rows
@@ -149,7 +149,7 @@ class Lineage:
             self._put("RUNNING")
 
     def end(self, state: str, error: str = "") -> None:
-        """The run ended: ``COMPLETE``, ``ABORT`` or ``FAIL``. Waits a while for events that are not emitted yet."""
+        """Emits the end of the run: ``COMPLETE``, ``ABORT`` or ``FAIL``. Waits a while for pending events."""
         self._put(state, error)
         try:
             self._waiting.put(None, timeout=_LAST_EVENTS_S)
@@ -221,7 +221,7 @@ class Lineage:
 def lineage_of(
     plan: Plan, environment: Mapping[str, str], stop: threading.Event | None = None
 ) -> Iterator[Lineage | None]:
-    """Events from the start to the end of a run, if OpenLineage is configured.
+    """Emits events from the start to the end of a run, if OpenLineage is configured.
 
     Raises ``EnvironmentFault`` when it is configured and its package is missing or its configuration is wrong.
     """

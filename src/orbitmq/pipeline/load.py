@@ -1,4 +1,4 @@
-"""From a file to a checked ``Pipeline``: YAML, TOML or JSON in, errors with the path of the field out."""
+"""Loads and checks a ``Pipeline`` from a YAML, TOML or JSON file. Errors name the path of the field."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ _MISSING: Final = re.compile(r"missing required field `([^`]*)`")
 def load_pipeline(
     path: Path, given: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
 ) -> spec.Pipeline:
-    """The pipeline of a file. ``given`` are values for its parameters; ``environment`` is asked after them."""
+    """Loads the pipeline of a file. ``given`` are values for its parameters and take precedence over
+    ``environment``."""
     return parse_pipeline(read_document(path), given or {}, environment or {})
 
 
 def parse_pipeline(
     document: object, given: Mapping[str, str], environment: Mapping[str, str]
 ) -> spec.Pipeline:
-    """The pipeline of a document that was read already. Raises ``SpecError``."""
+    """Builds the pipeline from a parsed document. Raises ``SpecError``."""
     if not isinstance(document, dict):
         raise SpecError("", "a pipeline is a mapping with name, sources, steps and sinks")
     parameters = document.get("parameters") or {}
@@ -52,7 +53,7 @@ def parse_pipeline(
         key: value if key == "parameters" else substitute(value, values, environment, str(key))
         for key, value in document.items()
     }
-    # Part by part, so that an error names the source it is in: msgspec leaves the keys of mappings out.
+    # Parsed part by part, so that an error names the source it is in, because msgspec omits the keys of mappings.
     sources = filled.get("sources")
     if isinstance(sources, dict):
         for name, value in sources.items():
@@ -67,7 +68,7 @@ def parse_pipeline(
 
 
 def read_document(path: Path) -> object:
-    """The content of a YAML, TOML or JSON file. Raises ``SpecError`` with line and column."""
+    """Reads a YAML, TOML or JSON file. Raises ``SpecError`` with line and column."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise SpecError(str(path), f"more than {FILE_BYTES_MAX} bytes: not a pipeline file")
@@ -100,7 +101,7 @@ def _read_yaml(path: str, text: str) -> object:
         ) from None
 
     class Loader(yaml.SafeLoader):
-        """Refuses a key given twice, and leaves times as the text they were written as."""
+        """Rejects duplicate keys and keeps times as text."""
 
         yaml_implicit_resolvers = {
             first: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:timestamp"]
@@ -129,7 +130,7 @@ def _read_yaml(path: str, text: str) -> object:
 
 
 def _plain(value: object) -> object:
-    """TOML has times of its own; a pipeline knows their text."""
+    """Converts TOML's own time values to text, which a pipeline expects."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -142,7 +143,7 @@ def _text(value: object) -> str:
 
 
 def _names(value: object) -> Iterator[str]:
-    """Names of all parameters a document uses."""
+    """Names of all parameters used in a document."""
     if isinstance(value, dict):
         for one in value.values():
             yield from _names(one)
@@ -154,7 +155,7 @@ def _names(value: object) -> Iterator[str]:
 
 
 def substitute(value: object, values: Mapping[str, str], environment: Mapping[str, str], path: str) -> object:
-    """``value`` with ``${name}`` and ``${name:-default}`` filled in; ``$${`` stands for ``${``."""
+    """Returns ``value`` with ``${name}`` and ``${name:-default}`` substituted; ``$${`` stands for ``${``."""
     if isinstance(value, dict):
         return {key: substitute(one, values, environment, f"{path}.{key}") for key, one in value.items()}
     if isinstance(value, list):
@@ -180,7 +181,7 @@ def substitute(value: object, values: Mapping[str, str], environment: Mapping[st
 
 def _convert(value: object, kind: Any, path: str) -> Any:
     try:
-        # Lax, because parameters and the environment only have text: "8" is a number where one is wanted.
+        # Lax, because parameters and the environment are only text, so "8" is accepted where a number is expected.
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _explained(str(error), value, kind, path) from None
@@ -213,7 +214,7 @@ def _explained(text: str, value: object, kind: Any, prefix: str) -> SpecError:
 
 
 def _members(kind: Any) -> list[Any]:
-    """What a union consists of, annotations taken off."""
+    """Returns the members of a union, without annotations."""
     if get_origin(kind) is typing.Annotated:
         return _members(get_args(kind)[0])
     if get_origin(kind) in (typing.Union, types.UnionType):
@@ -226,7 +227,7 @@ def _tags(kind: Any) -> list[str]:
 
 
 def _struct(value: object, kind: Any) -> Any:
-    """The class that describes ``value``; chosen by ``kind`` where there are several."""
+    """Returns the class that describes ``value``, chosen by ``kind`` if there are several."""
     structs = [one for one in _members(kind) if hasattr(one, "__struct_config__")]
     tag = value.get("kind") if isinstance(value, dict) else None
     chosen = [one for one in structs if one.__struct_config__.tag == tag]
@@ -234,7 +235,7 @@ def _struct(value: object, kind: Any) -> Any:
 
 
 def _walk(value: object, kind: Any, names: list[str]) -> tuple[object, Any]:
-    """Value and type below ``names``, as far as they go."""
+    """Returns value and type at the path ``names``, as deep as they exist."""
     for name in names:
         struct = _struct(value, kind)
         if struct is not None:

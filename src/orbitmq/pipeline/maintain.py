@@ -1,8 +1,8 @@
-"""``orbitmq pipeline maintain``: joins small files of tables and deletes old versions while a stream writes them.
+"""``orbitmq pipeline maintain``: joins small files of tables and deletes old versions while a stream writes to them.
 
-Every commit names the files it replaces. The table's library refuses a commit that names a file which a stream
+Every commit names the files it replaces. The table's library rejects a commit that names a file which a stream has
 replaced meanwhile, and the rest of the table is planned again. The stream does the same with its commits. No Spark is
-needed: files are read and written in this process, a few row groups at a time.
+needed, because this process reads and writes the files, a few row groups at a time.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ _ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What was done to one table."""
+    """The result of maintaining one table."""
 
     removed: int
-    """Files that were joined."""
+    """Number of files that were joined."""
     added: int
     deleted: int
-    """Files of old versions."""
+    """Number of deleted files of old versions."""
 
 
 def sinks_of_plan(plan: Plan, name: str) -> dict[str, DeltaSink | IcebergSink]:
-    """The table sinks of a pipeline, or the one called ``name``, with absolute paths. Raises ``SpecError``."""
+    """Returns the table sinks of a pipeline, or only the one called ``name``, with absolute paths. Raises
+    ``SpecError``."""
     found: dict[str, DeltaSink | IcebergSink] = {}
     for query in plan.queries:
         if isinstance(query.sink, DeltaSink):
@@ -67,7 +68,8 @@ def sinks_of_plan(plan: Plan, name: str) -> dict[str, DeltaSink | IcebergSink]:
 
 
 def sinks_of_table(path: str) -> dict[str, DeltaSink | IcebergSink]:
-    """The table in a directory: Delta, or Iceberg with its catalog beside it. Raises ``EnvironmentFault``."""
+    """Returns the table in a directory: Delta, or Iceberg with its catalog next to it. Raises
+    ``EnvironmentFault``."""
     bare = path.removeprefix("file://")
     if not Path(bare, "catalog.db").is_file():
         return {"table": DeltaSink(path=path)}
@@ -80,7 +82,7 @@ def sinks_of_table(path: str) -> dict[str, DeltaSink | IcebergSink]:
 
 
 def maintain(sink: DeltaSink | IcebergSink, keep_versions: str) -> Maintained:
-    """Maintain the table of a sink. ``keep_versions`` (``7 days``) comes before that of the sink. Raises
+    """Maintains the table of a sink. ``keep_versions`` (``7 days``) overrides the sink's setting. Raises
     ``PipelineError``."""
     keep = keep_versions or sink.keep_versions
     check_duration(keep, "--keep-versions")
@@ -91,7 +93,7 @@ def maintain(sink: DeltaSink | IcebergSink, keep_versions: str) -> Maintained:
 
 
 def maintain_delta(sink: DeltaSink, path: str, keep_s: float | None = None) -> Maintained:
-    """Join the small files of a Delta table; with ``keep_s`` delete files of versions older than that.
+    """Joins the small files of a Delta table; with ``keep_s``, also deletes files of versions older than that.
 
     Raises ``PipelineError``.
     """
@@ -112,7 +114,7 @@ def maintain_delta(sink: DeltaSink, path: str, keep_s: float | None = None) -> M
             continue
         gone = 0
         if keep_s is not None:
-            # Whole hours, rounded up: a file that is too young must stay.
+            # Whole hours, rounded up, because younger files must stay.
             hours = -int(-keep_s // 3600)
             gone = len(table.vacuum(hours, dry_run=False, enforce_retention_duration=False))
             _forget(sink, path)
@@ -122,7 +124,7 @@ def maintain_delta(sink: DeltaSink, path: str, keep_s: float | None = None) -> M
 
 
 def maintain_iceberg(sink: IcebergSink, keep_s: float | None = None) -> Maintained:
-    """The same for an Iceberg table."""
+    """Like ``maintain_delta``, for an Iceberg table."""
     from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationException
 
     writer = IcebergTableWriter(sink)
@@ -171,7 +173,7 @@ def _forget(sink: DeltaSink | IcebergSink, path: str) -> None:
 
 
 def _groups(table: Any) -> Iterator[list[Any]]:
-    """Small files of one partition that become one file, neighbours in the order of their first bound."""
+    """Groups small files of one partition to be joined, as neighbours in the order of their first bound."""
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for task in table.scan().plan_files():
         file = task.file
@@ -194,7 +196,7 @@ def _groups(table: Any) -> Iterator[list[Any]]:
 
 
 def _joined(table: Any, files: list[Any]) -> str:
-    """Write the rows of some files as one; returns its path."""
+    """Writes the rows of some files as one; returns its path."""
     schema = _file_schema(table)
     places = [open_location(file.file_path) for file in files]
     path = f"{table.location().removesuffix('/')}/data/joined/{uuid.uuid4().hex}.parquet"
@@ -216,7 +218,7 @@ def _joined(table: Any, files: list[Any]) -> str:
 
 
 def _file_schema(table: Any) -> pa.Schema:
-    """The columns of the table without ids: files of ours are read by the names of their columns."""
+    """Returns the columns of the table without ids, because our files are read by column name."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     found = schema_to_pyarrow(table.schema(), include_field_ids=False)

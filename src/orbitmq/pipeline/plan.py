@@ -1,6 +1,6 @@
-"""What follows from a pipeline, as values: which relation reads which, what streams, which queries run.
+"""Derives a plan from a pipeline, as values: which relation reads which, what streams, which queries run.
 
-Pure: no Spark, no server. ``make_plan`` refuses what cannot work; ``lines`` says in words what would run.
+Pure: no Spark, no server. ``make_plan`` rejects pipelines that cannot work; ``lines`` describes what would run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHECKPOINT_NAME: Final = re.compile(r"^[A-Za-z0-9_.-]{1,100}$")
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A source or a step: something with rows and a name."""
+    """A source or a step: a named set of rows."""
 
     name: str
     inputs: tuple[str, ...]
@@ -47,7 +47,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A sink, and what it is fed from. In a stream each has a checkpoint of its own, or shares that of its group."""
+    """A sink and its input. In a stream each has its own checkpoint, or shares that of its group."""
 
     name: str
     relation: str
@@ -56,12 +56,12 @@ class Query:
     summary: str
     sink: spec.Sink
     group: str = ""
-    """Those with the same name are written by one query from one read; empty: by one of its own."""
+    """Queries with the same group are written by one query from one read; empty means a query of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Relations in the order they are made, and the queries over them."""
+    """Relations in build order, and the queries over them."""
 
     pipeline: spec.Pipeline
     directory: Path
@@ -75,19 +75,20 @@ class Plan:
 
     @property
     def groups(self) -> list[list[Query]]:
-        """The queries, those together that share a read."""
+        """Returns the queries, grouped by shared reads."""
         found: dict[str, list[Query]] = {}
         for query in self.queries:
             found.setdefault(query_name(self, query), []).append(query)
         return list(found.values())
 
     def located(self, path: str) -> str:
-        """A path of the file: as it is if absolute or a URI, else from the directory of the file."""
+        """Resolves a path of the file: unchanged if it is absolute or a URI, else relative to the directory of the
+        file."""
         return located(self.directory, path)
 
 
 def query_name(plan: Plan, query: Query) -> str:
-    """The name of a query in Spark."""
+    """Returns a query's name in Spark."""
     return f"{plan.pipeline.name}.{query.group or query.name}"
 
 
@@ -97,17 +98,17 @@ def located(directory: Path, path: str) -> str:
 
 
 def rejected_name(step: str) -> str:
-    """Relation of the rows a quality step refused."""
+    """Returns the relation of the rows that a quality step rejected."""
     return f"{step}_rejected"
 
 
 def dead_letter_name(step: str) -> str:
-    """Relation of the same rows as messages for the dead-letter topic."""
+    """Returns the relation of the same rows as messages for the dead-letter topic."""
     return f"{step}_dead_letters"
 
 
 def make_plan(pipeline: spec.Pipeline, directory: Path) -> Plan:
-    """The plan of a pipeline whose file lies in ``directory``. Raises ``SpecError``."""
+    """Returns the plan of a pipeline whose file is in ``directory``. Raises ``SpecError``."""
     stream = pipeline.mode == "stream"
     relations: dict[str, Relation] = {}
     for name, source in pipeline.sources.items():
@@ -173,7 +174,8 @@ def _check_source(pipeline: spec.Pipeline, source: spec.Source, path: str) -> No
 
 
 def _check_topic(topic: str, path: str) -> None:
-    """Refuse a name that no topic can have, or that only the broker writes to; empty: a column has the names."""
+    """Rejects an invalid topic name, or one that only the broker writes to. Empty means that a column has the
+    names."""
     if not topic:
         return
     try:
@@ -245,7 +247,7 @@ _DURATION: Final = re.compile(rf"^\s*(?:\d+(?:\.\d+)?\s+(?:{'|'.join(_UNITS)})s?
 
 
 def check_duration(text: str, path: str) -> None:
-    """Raise ``SpecError`` for a text that is no duration; empty is one."""
+    """Raises ``SpecError`` for an invalid duration. An empty text is valid."""
     if text and not _DURATION.match(text):
         raise SpecError(
             path, f"{text!r} is no duration: a number and one of {', '.join(_UNITS)}, as in '10 minutes'"
@@ -341,7 +343,7 @@ def _queries(
 
 
 def _shares(sink: spec.Sink) -> bool:
-    """Whether a sink can be one of several that are written by one query: it commits batches itself."""
+    """Returns whether a sink can share a query with others, which requires that it commits batches itself."""
     if isinstance(sink, spec.TopicSink):
         return False
     return getattr(sink, "output_mode", "append") == "append"
@@ -372,7 +374,7 @@ def _check_table(sink: spec.DeltaSink | spec.IcebergSink, path: str) -> None:
 
 
 def _check_circle(pipeline: spec.Pipeline, sink: spec.TopicSink, path: str) -> None:
-    """Refuse a stream that reads what it writes: it would never come to an end, and grow."""
+    """Rejects a stream that reads its own output, because it would never end and keep growing."""
     address = sink.namesrv_addr or pipeline.namesrv_addr
     for source in pipeline.sources.values():
         if not isinstance(source, spec.TopicSource) or source.static:
@@ -394,7 +396,7 @@ def _unread(
 ) -> Iterator[str]:
     read = {name for relation in relations.values() for name in relation.inputs}
     read.update(query.relation for query in queries)
-    # A disabled sink is a reader that was switched off, not one that was forgotten.
+    # A disabled sink still counts as a reader, because it was switched off on purpose.
     read.update(sink.source for sink in pipeline.sinks)
     for relation in relations.values():
         derived = (
@@ -468,7 +470,7 @@ def _sink_text(sink: spec.Sink) -> str:
         case spec.IcebergSink():
             return f"Iceberg table {sink.table} of catalog {sink.catalog}"
         case spec.JdbcSink():
-            # A URL may carry a password behind the question mark.
+            # A URL may have a password after the question mark.
             return f"table {sink.table} of {re.split(r'[?;]', sink.url)[0]}"
         case spec.TopicSink():
             return f"topic {sink.topic}" if sink.topic else "topics of the column topic"
@@ -478,7 +480,7 @@ def _sink_text(sink: spec.Sink) -> str:
 
 
 def lines(plan: Plan, *, master: str, once: bool) -> Iterator[str]:
-    """The plan in words."""
+    """Yields the lines of a description of the plan."""
     pipeline = plan.pipeline
     if not plan.streaming:
         way = "one batch"

@@ -1,4 +1,4 @@
-"""Questions asked before Spark starts, so that a wrong address or topic is told in a second and in one line."""
+"""Checks made before Spark starts, so that a wrong address or topic is reported within a second and in one line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 
 
 def check_modules(plan: Plan) -> None:
-    """Raise ``SpecError`` for a Python step whose function is not there."""
+    """Raises ``SpecError`` for a Python step whose function does not exist."""
     for number, step in enumerate(plan.pipeline.steps):
         if isinstance(step, spec.PythonStep):
             import_function(plan, step, f"steps[{number}]")
 
 
 def check_servers(plan: Plan) -> None:
-    """Raise ``SpecError`` or ``EnvironmentFault`` when name servers, topics or options would not do."""
+    """Raises ``SpecError`` or ``EnvironmentFault`` for unusable name servers, topics or options."""
     for name, source in plan.pipeline.sources.items():
         check_source(plan, name, source)
     for query in plan.queries:
@@ -41,7 +41,7 @@ def check_servers(plan: Plan) -> None:
 
 
 def check_source(plan: Plan, name: str, source: spec.Source) -> None:
-    """The same for one source."""
+    """Like ``check_servers``, for one source."""
     if not isinstance(source, spec.TopicSource):
         return
     streaming = plan.streaming and not source.static
@@ -61,13 +61,13 @@ def check_source(plan: Plan, name: str, source: spec.Source) -> None:
 
 
 def check_query(plan: Plan, query: Query) -> None:
-    """The same for one sink."""
+    """Like ``check_servers``, for one sink."""
     if isinstance(query.sink, spec.TopicSink):
         _check_sink(f"sink {query.name}", cluster_options(plan.pipeline, query.sink), query.sink.topic)
 
 
 def require_topics(options: SourceOptions, topics: tuple[str, ...]) -> None:
-    """Raise ``EnvironmentFault`` unless all these topics are registered with a name server."""
+    """Raises ``EnvironmentFault`` unless all these topics are registered with a name server."""
     for topic in topics:
         try:
             server_client(options.access).fetch_route(topic)
@@ -78,7 +78,7 @@ def require_topics(options: SourceOptions, topics: tuple[str, ...]) -> None:
 
 
 def check_target(options: Mapping[str, str]) -> None:
-    """Raise ``EnvironmentFault`` unless the name server that messages are to be sent through answers."""
+    """Raises ``EnvironmentFault`` unless the name server for sending messages answers."""
     _check_sink("target", options, "")
 
 
@@ -94,7 +94,7 @@ def _check_sink(where: str, given: Mapping[str, str], topic: str) -> None:
         require_topics(options, (topic or AUTO_CREATE_TOPIC,))
     except EnvironmentFault as missing:
         if not topic:
-            # The name server answered; each topic of the column is looked for when it is sent to.
+            # The name server answered. Topics named in a column are looked up when rows are sent.
             return
         try:
             require_topics(options, (AUTO_CREATE_TOPIC,))

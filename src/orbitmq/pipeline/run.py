@@ -1,4 +1,4 @@
-"""Runs a plan: makes the relations, starts the queries, tells about every micro-batch, ends in order."""
+"""Runs a plan: creates the relations, starts the queries, reports every micro-batch, and shuts down in order."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _IDLE: Final = "Waiting for data to arrive"
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What one micro-batch, or one write, did."""
+    """The result of one micro-batch or one write."""
 
     query: str
     batch_id: int
     rows: int
-    """Rows the sink wrote; with a key these are fewer than it was given."""
+    """Rows written by the sink. With a key these can be fewer than it received."""
     rows_per_second: float
-    """Of the whole query; of this sink alone where several share a read."""
+    """Rate of the whole query, or of this sink alone if several share a read."""
     duration_ms: int
     behind: int | None
-    """Messages not read yet; None where the sources do not say."""
+    """Unread messages; None if the sources do not report that."""
     quality: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By quality step: rows checked (``_checked``), refused (``_rejected``), and broken rules by name."""
+    """Counts by quality step: rows checked (``_checked``) and rejected (``_rejected``), and broken rules by name."""
 
 
 Reporter = Callable[[BatchReport], None]
@@ -53,7 +53,8 @@ Reporter = Callable[[BatchReport], None]
 def build_frames(
     session: SparkSession, plan: Plan, observed: Mapping[str, Observation | str] | None = None
 ) -> dict[str, DataFrame]:
-    """All relations of a plan, each also a view for SQL. ``observed`` counts for quality steps."""
+    """Returns all relations of a plan, and registers each as a view for SQL. ``observed`` counts for quality
+    steps."""
     frames: dict[str, DataFrame] = {}
     streaming = {relation.name: relation.streaming for relation in plan.relations}
     for name, source in plan.pipeline.sources.items():
@@ -87,14 +88,14 @@ def _ancestors(plan: Plan, names: set[str]) -> set[str]:
 def run_batch(
     session: SparkSession, plan: Plan, view: TableView, report: Reporter, stop: threading.Event
 ) -> None:
-    """Write every sink once, one after the other. Raises ``PipelineError``."""
+    """Writes every sink once, one after the other. Raises ``PipelineError``."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     counted = _counted_in(plan)
     observed = {step: Observation(step) for step in counted}
     frames = build_frames(session, plan, observed)
-    # Tables for the eye come last: they look at few rows, and what is counted on the way is counted by the others.
+    # Console tables come last, because they read only a few rows and the other sinks provide the counts.
     for query in sorted(plan.queries, key=lambda one: isinstance(one.sink, spec.ConsoleSink)):
         if stop.is_set():
             return
@@ -116,7 +117,8 @@ def run_batch(
 
 
 def _counted_in(plan: Plan) -> dict[str, str]:
-    """The query that counts what a quality step finds: each that has the step sees all rows, and one is enough."""
+    """Returns the query that counts for each quality step. Every query with the step sees all rows, so one is
+    enough."""
     counted: dict[str, str] = {}
     for query in sorted(plan.queries, key=lambda one: isinstance(one.sink, spec.ConsoleSink)):
         names = _ancestors(plan, {query.relation})
@@ -147,8 +149,8 @@ def run_stream(
     once: bool,
     beat: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run until ``stop`` is set, a query fails (``PipelineError``), or (``once``) all there is was read. ``beat`` is
-    called several times a second meanwhile."""
+    """Runs until ``stop`` is set, a query fails (``PipelineError``), or (``once``) all available rows were read.
+    Calls ``beat`` several times a second."""
     from pyspark.sql import functions as f
 
     counted = _counted_in(plan)
@@ -182,7 +184,7 @@ def run_stream(
 
 
 def _raise_failed(queries: Mapping[str, StreamingQuery]) -> int:
-    """How many queries run; raises the failure of one that does not because of it."""
+    """Returns the number of running queries. Raises the failure of a failed one."""
     active = 0
     for name, query in queries.items():
         if query.isActive:
@@ -193,9 +195,9 @@ def _raise_failed(queries: Mapping[str, StreamingQuery]) -> int:
 
 
 def _let_begin(query: StreamingQuery, stop: threading.Event, *, once: bool) -> None:
-    """Wait until a query is on its way before the next one starts; if it runs once, until it is done.
+    """Waits until a query is running before the next one starts; if it runs once, until it has finished.
 
-    Spark gives a Python worker ten seconds to connect; those of five queries at once do not make it on two cores.
+    Spark gives a Python worker ten seconds to connect, which is too short for five queries at once on two cores.
     """
     waited_s = 0.0
     while query.isActive and (once or waited_s < _BEGIN_S):
@@ -225,7 +227,7 @@ def _listener(
     by_name = {query_name(plan, group[0]): group for group in plan.groups}
 
     class Listener(StreamingQueryListener):
-        """Spark calls it on threads of its own."""
+        """Called by Spark on its own threads."""
 
         def __init__(self) -> None:
             self._known: set[str] = set()
@@ -243,7 +245,7 @@ def _listener(
                 report(_report(query, progress, counted, own))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Nothing to tell."""
+            """Does nothing."""
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
             with self._changed:
@@ -251,7 +253,8 @@ def _listener(
                 self._changed.notify_all()
 
         def wait(self, timeout_s: float, count: int) -> None:
-            """Until Spark has told everything about so many queries: its events come later than their end."""
+            """Waits until Spark has delivered all events of this many queries, because events arrive after a query's
+            end."""
             with self._changed:
                 self._changed.wait_for(lambda: len(self._known & self._ended) >= count, timeout_s)
 
@@ -265,7 +268,7 @@ def _report(
         progress.get("batchDuration") or progress.get("durationMs", {}).get("triggerExecution", 0)
     )
     observed = progress.get("observedMetrics") or {}
-    # What the source read is another figure: dead letters are a few of those rows, and a join may make more of them.
+    # Not the source's row count: dead letters are only a few of those rows, and a join may produce more.
     rows = int(_row(observed[_ROWS]).get("rows") or 0) if _ROWS in observed else 0
     rate = float(progress.get("processedRowsPerSecond") or 0.0)
     if own is not None:
@@ -301,7 +304,7 @@ def _row(values: Any) -> Mapping[str, Any]:
 
 
 def offsets_behind(end: Any, latest: Any) -> int | None:
-    """How many messages lie between two offsets of format ``rocketmq``, given as values or as JSON text."""
+    """Returns the number of messages between two offsets of format ``rocketmq``, given as values or as JSON text."""
     try:
         end = json.loads(end) if isinstance(end, str) else end
         latest = json.loads(latest) if isinstance(latest, str) else latest

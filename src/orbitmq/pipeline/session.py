@@ -1,4 +1,5 @@
-"""The Spark session of a pipeline: one place for Java, Python, logging and what differs from Spark's defaults."""
+"""The Spark session of a pipeline: the single place for Java, Python, logging and deviations from Spark's
+defaults."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def under_submit() -> bool:
-    """Whether ``spark-submit`` runs this program: where Spark runs is said there."""
+    """Returns whether ``spark-submit`` runs this program and so decides where Spark runs."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def check_environment(remote: str = "") -> None:
-    """Raise ``EnvironmentFault`` with what to do when Spark cannot start here, or not reach a Connect server."""
+    """Raises ``EnvironmentFault`` with a remedy when Spark cannot start here or cannot reach a Connect server."""
     try:
         import pyspark  # noqa: F401  # only asked whether it is there
     except ImportError:
@@ -57,23 +58,23 @@ def _check_connect(remote: str) -> None:
 
 
 def session_options(master: str, options: Mapping[str, str], log_level: str = "OFF") -> dict[str, str]:
-    """All settings of a session; ``options`` win over ours."""
+    """Returns all settings of a session; ``options`` override ours."""
     java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -Dorbitmq.spark.log={log_level}"
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Days and hours of messages mean the same on every machine.
+        # Days and hours of messages must mean the same on every machine.
         "spark.sql.session.timeZone": "UTC",
-        # The default, INT96, is read by fewer and fewer tools.
+        # Fewer and fewer tools read the default, INT96.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.sql.streaming.numRecentProgressUpdates": "200",
-        # Spark's Arrow form of plain UDFs needs pandas; without it every UDF would print a warning first.
+        # Spark's Arrow execution of plain UDFs needs pandas. Without pandas every UDF would print a warning first.
         "spark.sql.execution.pythonUDF.arrow.enabled": str(find_spec("pandas") is not None).lower(),
         **options,
     }
     if master.startswith("local"):
-        # 200 partitions are for a cluster; here each costs a task and, in a stream, a state file.
+        # 200 partitions suit a cluster. Here each costs a task and, in a stream, a state file.
         settings.setdefault("spark.sql.shuffle.partitions", "4")
         settings.setdefault("spark.driver.host", "127.0.0.1")
         settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
@@ -92,11 +93,11 @@ def build_session(
     python_path: Path | None = None,
     remote: str = "",
 ) -> SparkSession:
-    """A session with our data sources. Raises ``EnvironmentFault`` when it cannot be had.
+    """Returns a session with our data sources. Raises ``EnvironmentFault`` when that fails.
 
-    An empty ``master`` leaves it to ``spark-submit`` where Spark runs. ``remote`` is a Connect server, whose settings
-    are its own but for those of SQL. ``python_path`` is where modules of the pipeline lie; Python workers on this
-    machine look there too.
+    With an empty ``master``, ``spark-submit`` decides where Spark runs. ``remote`` is a Connect server, which keeps
+    its own settings except for those of SQL. ``python_path`` is the directory of the pipeline's modules, which Python
+    workers on this machine search, too.
     """
     check_environment(remote)
     from pyspark.errors import PySparkException
@@ -104,7 +105,7 @@ def build_session(
 
     from orbitmq.spark.register import register
 
-    # Workers would take the first python3 of the path, which may have neither pyarrow nor this package.
+    # Otherwise workers would use the first python3 on the path, which may lack pyarrow or this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
@@ -127,7 +128,7 @@ def build_session(
         where = remote or master or "the master of spark-submit"
         raise EnvironmentFault(f"Spark does not start on {where}: {_first_line(str(error))}") from error
     if log_level == "OFF":
-        # PySpark prints what it also raises, as JSON with a Java stack.
+        # PySpark also prints what it raises, as JSON with a Java stack.
         logging.getLogger("SQLQueryContextLogger").disabled = True
     register(session)
     return session

@@ -1,4 +1,4 @@
-"""Sinks of a pipeline on Spark: a query of a stream for each, or one write of a batch."""
+"""Sinks of a pipeline on Spark: a streaming query for each, or one write of a batch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def start_query(
     *,
     once: bool,
 ) -> StreamingQuery:
-    """Start the query of a sink, or of several that share one read. ``note`` is told what sinks wrote."""
+    """Starts the query of one sink, or of several that share a read. ``note`` is called with the results of sinks."""
     first = queries[0]
     sink = first.sink
     writer: Any
@@ -77,7 +77,7 @@ def start_query(
 
 
 def output_mode(sink: spec.Sink) -> str:
-    """How a stream hands its rows to a sink."""
+    """Returns the output mode of a stream's sink."""
     return "append" if isinstance(sink, spec.ParquetSink) else sink.output_mode
 
 
@@ -87,7 +87,8 @@ def _opened(sink: OneSink, frame: DataFrame) -> OneSink:
 
 
 def sink_columns(frame: DataFrame, plan: Plan, query: Query) -> DataFrame:
-    """The columns a sink would get. Raises ``SpecError`` or ``RunFailed`` for what it cannot do with them."""
+    """Returns the columns that a sink would receive. Raises ``SpecError`` or ``RunFailed`` for columns that it cannot
+    use."""
     sink = query.sink
     if isinstance(sink, spec.TopicSink):
         messages = _messages(frame, sink, query)
@@ -124,9 +125,9 @@ def sink_columns(frame: DataFrame, plan: Plan, query: Query) -> DataFrame:
 
 
 def write_batch(frame: DataFrame, plan: Plan, query: Query, view: TableView) -> int | None:
-    """Write all rows of a relation; returns how many were written where the sink counts them."""
+    """Writes all rows of a relation; returns how many were written if the sink counts them."""
     sink = query.sink
-    # No batch is repeated here, so every run has a name of its own.
+    # No batch is repeated here, so every run has a unique name.
     run = BatchKey(uuid.uuid4().hex, 0)
     match sink:
         case spec.ParquetSink():
@@ -165,7 +166,7 @@ def _topic_options(frame: DataFrame, plan: Plan, sink: spec.TopicSink) -> dict[s
 
 
 def _messages(frame: DataFrame, sink: spec.TopicSink, query: Query) -> DataFrame:
-    """Only the columns that mean something for a message; a topic given by the sink beats the column."""
+    """Keeps only the columns of a message. A topic set in the sink overrides the column."""
     columns: list[str] = [name for name in _MESSAGE_COLUMNS if name in frame.columns]
     if sink.topic and "topic" in columns:
         columns.remove("topic")

@@ -20,14 +20,14 @@ __all__ = ["cluster_options", "message_schema", "open_source", "option_text", "s
 
 
 def option_text(value: object) -> str:
-    """A value as Spark takes options: true, not True."""
+    """Formats a value as a Spark option: true, not True."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def cluster_options(
     pipeline: spec.Pipeline, part: spec.TopicSource | spec.TopicSink | spec.DeadLetter
 ) -> dict[str, str]:
-    """Address and keys of the servers, the part's own before the pipeline's, and its further options."""
+    """Returns the servers' address and keys, the part's own before the pipeline's, and the part's further options."""
     options = {
         "namesrvAddr": part.namesrv_addr or pipeline.namesrv_addr,
         "accessKey": part.access_key or pipeline.access_key,
@@ -38,7 +38,7 @@ def cluster_options(
 
 
 def source_options(pipeline: spec.Pipeline, source: spec.TopicSource | spec.StoreSource) -> dict[str, str]:
-    """Options of formats ``rocketmq`` and ``rocketmq-store``."""
+    """Returns the options of the formats ``rocketmq`` and ``rocketmq-store``."""
     values: dict[str, Any] = {
         "topic": source.topic if isinstance(source.topic, str) else ",".join(source.topic)
     }
@@ -73,7 +73,7 @@ def source_options(pipeline: spec.Pipeline, source: spec.TopicSource | spec.Stor
 def open_source(
     session: SparkSession, plan: Plan, name: str, source: spec.Source, *, streaming: bool
 ) -> DataFrame:
-    """The rows of a source."""
+    """Returns the rows of a source."""
     reader: Any = session.readStream if streaming else session.read
     if isinstance(source, spec.ParquetSource):
         if source.schema:
@@ -96,7 +96,8 @@ def _texts(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def message_schema(columns: list[str], path: str) -> str:
-    """The columns of a message, as in CREATE TABLE: these, or all. Raises ``SpecError`` for one there is not."""
+    """Returns the columns of a message, as in CREATE TABLE: these, or all. Raises ``SpecError`` for an unknown
+    one."""
     types = dict(part.split(" ", 1) for part in SCHEMA_DDL.split(", "))
     for column in columns:
         if column not in types:

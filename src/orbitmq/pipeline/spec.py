@@ -1,7 +1,7 @@
-"""What a pipeline file may say. The classes are the parser, the validator and the reference; names in a file are
-written as ``namesrvAddr`` for ``namesrv_addr``.
+"""The format of a pipeline file. The classes are the parser, the validator and the reference. In a file, names are
+written like ``namesrvAddr`` for ``namesrv_addr``.
 
-A pipeline is a chain of named relations: each source and each step makes one, steps and sinks read earlier ones.
+A pipeline is a chain of named relations. Each source and each step creates one; steps and sinks read earlier ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Text = Annotated[str, Meta(min_length=1)]
 Texts = Annotated[list[Text], Meta(min_length=1)]
 Count = Annotated[int, Meta(ge=1)]
 Moment = str | int
-"""ISO 8601 (UTC unless it says otherwise) or milliseconds since 1970."""
+"""ISO 8601 (UTC by default) or milliseconds since 1970."""
 Options = dict[str, str | int | float | bool]
 
 
@@ -51,17 +51,17 @@ class _Strict(
 
 
 class _Cluster(_Strict, frozen=True, kw_only=True):
-    """How servers are reached; empty fields fall back to those of the pipeline."""
+    """How to reach the servers. Empty fields default to those of the pipeline."""
 
     namesrv_addr: str = ""
     access_key: str = ""
     secret_key: str = ""
     options: Options = {}
-    """Further options of the data source, by its own names (``tls.enable``, ``pullBatchSize``, ...)."""
+    """Further options of the data source, under its own names (``tls.enable``, ``pullBatchSize``, ...)."""
 
 
 class TopicSource(_Cluster, frozen=True, kw_only=True, tag="topic", tag_field="kind"):
-    """Messages of topics; the columns are those of format ``rocketmq``."""
+    """Messages of topics, with the columns of format ``rocketmq``."""
 
     topic: str | Texts = ""
     topic_pattern: str = ""
@@ -76,7 +76,7 @@ class TopicSource(_Cluster, frozen=True, kw_only=True, tag="topic", tag_field="k
     min_partitions: Count | None = None
     fail_on_data_loss: bool = True
     columns: list[Text] = []
-    """Only these columns are decoded; empty: all."""
+    """Columns to decode; empty means all."""
     static: bool = False
     """In a stream: read once at the start, to be joined with."""
 
@@ -93,8 +93,8 @@ class StoreSource(_Strict, frozen=True, kw_only=True, tag="store", tag_field="ki
 
 
 class ParquetSource(_Strict, frozen=True, kw_only=True, tag="parquet", tag_field="kind"):
-    """Parquet files below a directory. In a stream, new files as they come (needs ``schema``), or all of them
-    once with ``static``."""
+    """Parquet files below a directory. In a stream, new files as they arrive (needs ``schema``), or all of them once
+    with ``static``."""
 
     path: Text
     schema: str = ""
@@ -111,17 +111,17 @@ class _Step(_Strict, frozen=True, kw_only=True):
 
 class _OneInput(_Step, frozen=True, kw_only=True):
     source: str = field(name="from", default="")
-    """An earlier relation; without it the one before."""
+    """An earlier relation; by default the previous one."""
 
 
 class SqlStep(_Step, frozen=True, kw_only=True, tag="sql", tag_field="kind"):
-    """A query over earlier relations by their names."""
+    """A query over earlier relations by name."""
 
     query: Text
 
 
 class PythonStep(_Step, frozen=True, kw_only=True, tag="python", tag_field="kind"):
-    """``module:function``, called with one DataFrame for each name in ``from``, and ``arguments`` by keyword."""
+    """``module:function``, called with one DataFrame per name in ``from``, and ``arguments`` by keyword."""
 
     function: Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
     source: str | Texts = field(name="from", default="")
@@ -129,26 +129,26 @@ class PythonStep(_Step, frozen=True, kw_only=True, tag="python", tag_field="kind
 
 
 class DebeziumOptions(_Strict, frozen=True, kw_only=True):
-    """How change events are read where they leave it open."""
+    """How to read change events where they are ambiguous."""
 
     table: str = ""
-    """Only events of this table, as ``table`` or ``schema.table``; without it of all."""
+    """Only events of this table, as ``table`` or ``schema.table``; all tables by default."""
     key_column: str = "keys"
-    """The column with the key of a message, which a tombstone needs."""
+    """The column with the key of a message, which is required for tombstones."""
     units: dict[str, Literal["days", "s", "ms", "us", "ns"]] = {}
-    """Of columns of times that are sent as integers without a schema."""
+    """Units of time columns that are sent as integers without a schema."""
     decimals: Literal["string", "base64"] = "string"
-    """Decimals without a schema; ``base64``: with the scale of their column."""
+    """Encoding of decimals without a schema; ``base64`` uses the scale of the column."""
     binary: Literal["base64", "hex"] = "base64"
     placeholder: str = "__debezium_unavailable_value"
     """``unavailable.value.placeholder``."""
     order_by: list[Text] = []
-    """Flattened records: the fields that order them; without it those that ``add.fields`` put there."""
+    """Fields that order flattened records; by default those added by ``add.fields``."""
     unknown_fields: Literal["fail", "ignore"] = "fail"
 
 
 class DecodeStep(_OneInput, frozen=True, kw_only=True, tag="decode", tag_field="kind"):
-    """Adds the content of a binary column as typed columns, and ``decode_error`` (null where all went well)."""
+    """Adds the decoded fields of a binary column as typed columns, and ``decode_error`` (null on success)."""
 
     format: Literal["json", "avro", "protobuf", "registry", "debezium"]
     """``registry``: each body names its schema in Confluent's header. ``debezium``: change events as JSON."""
@@ -156,31 +156,31 @@ class DecodeStep(_OneInput, frozen=True, kw_only=True, tag="decode", tag_field="
     schema: str = ""
     """JSON, Debezium: columns as in ``CREATE TABLE``. Avro: the schema as JSON."""
     schema_file: str = ""
-    """The same in a file; Protobuf: a descriptor set (``protoc --descriptor_set_out --include_imports``)."""
+    """The same in a file; for Protobuf a descriptor set (``protoc --descriptor_set_out --include_imports``)."""
     registry: str = ""
     """Address of a schema registry, ``http://[user:password@]host:port``."""
     subject: str = ""
-    """Registry: the columns are those of its latest version."""
+    """Registry: the subject whose latest version determines the columns."""
     message: str = ""
     """Protobuf: full name of the message."""
     framing: Literal["none", "confluent", "single-object"] = "none"
-    """What stands before an Avro datum."""
+    """Framing before an Avro datum."""
     column: Name = "body"
     into: Name = "value"
     flatten: bool = False
-    """Fields as columns of their own instead of one column ``into``."""
+    """Add the fields as separate columns instead of one column ``into``."""
     on_error: Literal["keep", "drop", "fail"] = "keep"
 
 
 class WatermarkStep(_OneInput, frozen=True, kw_only=True, tag="watermark", tag_field="kind"):
-    """How late rows may come, for steps behind it that group by time windows."""
+    """How late rows may arrive, for later steps that group by time windows."""
 
     column: Name = "store_timestamp"
     delay: Text
 
 
 class DeduplicateStep(_OneInput, frozen=True, kw_only=True, tag="deduplicate", tag_field="kind"):
-    """One row for each value of ``by``. In a stream values are remembered for ``within`` (time of ``column``)."""
+    """Keeps one row per value of ``by``. In a stream, values are kept for ``within`` (time of ``column``)."""
 
     by: Texts = field(default_factory=lambda: ["msg_id"])
     column: Name = "store_timestamp"
@@ -188,16 +188,17 @@ class DeduplicateStep(_OneInput, frozen=True, kw_only=True, tag="deduplicate", t
 
 
 class DeadLetter(_Cluster, frozen=True, kw_only=True):
-    """Where rejected rows go; their properties say why and where they came from."""
+    """Where to send rejected rows. Their properties say why they were rejected and where they came from."""
 
     topic: Text
 
 
 class QualityStep(_OneInput, frozen=True, kw_only=True, tag="quality", tag_field="kind"):
-    """Rows that keep all rules; the others are relation ``<name>_rejected`` with a column ``failed_rules``."""
+    """Keeps the rows that satisfy all rules. The others form relation ``<name>_rejected``, with a column
+    ``failed_rules``."""
 
     rules: Annotated[dict[Name, Text], Meta(min_length=1)]
-    """Name: SQL condition. A condition that is null is broken."""
+    """SQL conditions by name. A null condition counts as violated."""
     dead_letter: DeadLetter | None = None
 
 
@@ -207,47 +208,49 @@ OutputMode = Literal["append", "update", "complete"]
 
 class _Sink(_Strict, frozen=True, kw_only=True):
     name: str = ""
-    """Of the query and its checkpoint directory; without it ``<from>_<kind>``."""
+    """Name of the query and its checkpoint directory; by default ``<from>_<kind>``."""
     source: str = field(name="from", default="")
-    """A relation; without it the last one."""
+    """A relation; by default the last one."""
     enabled: bool = True
 
 
 class _Table(_Sink, frozen=True, kw_only=True):
-    """What tables that are committed by us have."""
+    """Options of tables with commits of our own."""
 
     key: KeyName | Literal[""] | Annotated[list[KeyName], Meta(min_length=1)] = ""
-    """Upsert: of rows with the same values in these columns the table keeps the last. ``a.b`` is a field of ``a``."""
+    """Upsert: the table keeps only the last of the rows with the same values in these columns. ``a.b`` is a field of
+    ``a``."""
     scd: Literal[0, 1, 2] = 0
-    """Rows are changes of a database (``format: debezium``): 1 keeps the present rows, 2 the history of each."""
+    """Rows are changes of a database (``format: debezium``): 1 keeps the current rows, 2 the history of each."""
     merge: Literal["auto", "driver", "executors"] = "auto"
-    """Where rows are replaced by key; ``auto``: on the executors once table or batch are too large for the driver."""
+    """Where rows are replaced by key; ``auto`` switches to the executors once table or batch are too large for the
+    driver."""
     remember_deletes: str = ""
-    """How long late events of deleted keys are known as such; without it 7 days."""
+    """How long late events of deleted keys are recognized; 7 days by default."""
     missing_values: Literal["fail", "empty"] = "fail"
-    """What happens when a value that did not change was not sent and is not in the table either."""
+    """What to do when an unchanged value was not sent and is not in the table either."""
     newest_by: Name | Literal[""] = ""
-    """Which of them is the last: the one with the greatest value here; without it ``store_timestamp`` or
-    ``_store_timestamp`` where there is one, else the one that came last."""
+    """The column whose greatest value marks the last row. The default is ``store_timestamp`` or ``_store_timestamp``
+    if present, else arrival order."""
     compact_every: str = ""
-    """Join small files that often (``1 hour``); without it never."""
+    """How often to join small files (``1 hour``); never by default."""
     keep_versions: str = ""
-    """Let older versions of the table, and files no version names, go after that time (``7 days``), each time it is
-    compacted; without it never."""
+    """Age after which older versions of the table, and files that belong to no version, are deleted (``7 days``)
+    during compaction; never by default."""
 
 
 class ParquetSink(_Sink, frozen=True, kw_only=True, tag="parquet", tag_field="kind"):
-    """Parquet files, each row exactly once."""
+    """Parquet files, with each row exactly once."""
 
     path: Text
     partition_by: list[Name] | None = None
-    """Without it ``topic`` and ``date`` where there are; ``date`` is the UTC day of ``store_timestamp``."""
+    """By default ``topic`` and ``date`` if present; ``date`` is the UTC day of ``store_timestamp``."""
     compression: Literal["zstd", "snappy", "gzip", "none"] = "zstd"
     save_mode: Literal["append", "overwrite", "error"] = "append"
-    """Batch only."""
+    """Only for batches."""
     layout: Literal["spark", "plain"] = "spark"
-    """Streams: ``spark`` leaves a list of finished files that Spark alone reads; with ``plain`` only whole batches
-    are ever in the directory, so that any reader sees each row once."""
+    """Streams: ``spark`` writes a list of finished files that only Spark reads. With ``plain``, the directory
+    contains only complete batches, so that any reader sees each row once."""
 
 
 class DeltaSink(_Table, frozen=True, kw_only=True, tag="delta", tag_field="kind"):
@@ -264,19 +267,19 @@ class IcebergSink(_Table, frozen=True, kw_only=True, tag="iceberg", tag_field="k
     """An Iceberg table, each micro-batch committed exactly once. Needs ``orbitmq[lake]``."""
 
     table: Annotated[str, Meta(pattern=r"^[^.\s]+(\.[^.\s]+)+$")]
-    """``namespace.table``; made if it is not there."""
+    """``namespace.table``; created if missing."""
     catalog: str = "default"
     properties: dict[str, str] = {}
-    """Of the catalog, as ``pyiceberg`` names them (``type``, ``uri``, ``warehouse``)."""
+    """Properties of the catalog, with ``pyiceberg``'s names (``type``, ``uri``, ``warehouse``)."""
     location: str = ""
-    """Directory of a table that is made; without it where the catalog puts it."""
+    """Directory for a new table; by default the catalog chooses it."""
     partition_by: list[Name] | None = None
-    """Of a table that is made; without it none."""
+    """Partition columns for a new table; none by default."""
     output_mode: Literal["append", "complete"] = "append"
 
 
 class JdbcSink(_Sink, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
-    """A table of a database. A micro-batch is staged and moved over in one transaction together with its number."""
+    """A database table. A micro-batch is staged, then moved in one transaction together with its number."""
 
     url: Annotated[str, Meta(pattern=r"^jdbc:")]
     table: Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}$")]
@@ -288,24 +291,25 @@ class JdbcSink(_Sink, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
 
 class TopicSink(_Cluster, frozen=True, kw_only=True, tag="topic", tag_field="kind"):
-    """Messages, with unique keys that a repeated task repeats."""
+    """Messages, whose unique keys stay the same when a task is repeated."""
 
     name: str = ""
     source: str = field(name="from", default="")
     enabled: bool = True
     topic: str = ""
-    """Without it the relation has a column ``topic``."""
+    """By default the column ``topic`` of the relation."""
     mode: Literal["dedup", "transactional"] = "dedup"
-    """``dedup``: at least once. ``transactional``: exactly once, all messages of a micro-batch visible or none."""
+    """``dedup``: at least once. ``transactional``: exactly once; either all messages of a micro-batch become visible
+    or none."""
     keep_ids: bool = False
-    """The unique key of a message is that of the row (column ``msg_id``), so a repeated run repeats it."""
+    """Use the row's unique key (column ``msg_id``) for the message, so that it stays the same in a repeated run."""
     keep_queue: bool = False
-    """Columns ``broker`` and ``queue_id`` choose the queue."""
+    """Let the columns ``broker`` and ``queue_id`` choose the queue."""
     output_mode: Literal["append", "complete"] = "append"
 
 
 class ConsoleSink(_Sink, frozen=True, kw_only=True, tag="console", tag_field="kind"):
-    """A table on the terminal, one for each batch that has rows."""
+    """A table on the terminal for each batch that has rows."""
 
     rows: Count = 20
     title: str = ""
@@ -324,17 +328,17 @@ class Pipeline(_Strict, frozen=True, kw_only=True):
     access_key: str = ""
     secret_key: str = ""
     checkpoint: str = ""
-    """Directory of the progress of a stream; required there."""
+    """Directory for a stream's progress. Required for streams."""
     trigger: str = ""
-    """Pause between micro-batches (``10 seconds``); without it they follow each other."""
+    """Interval between micro-batches (``10 seconds``); by default they run back to back."""
     one_read: bool = False
-    """Streams: sinks of one relation are written by one query, which reads and decodes each message once, and not by
-    one each; a sink that fails stops the others of its relation. Not for topics and ``outputMode: complete``, which
-    keep queries of their own. Plain files have ``layout: plain``."""
+    """Streams: one query writes all sinks of a relation, so it reads and decodes each message once instead of once
+    per sink. A failing sink stops the others of its relation. Topics and ``outputMode: complete`` keep queries of
+    their own, and plain files need ``layout: plain``."""
     parameters: dict[str, str | int | float | bool] = {}
-    """Defaults for ``${name}`` anywhere in the file; ``--set name=value`` and the environment come first."""
+    """Defaults for ``${name}`` anywhere in the file; ``--set name=value`` and the environment override them."""
     spark: Options = {}
-    """Configuration of Spark."""
+    """Spark configuration."""
     sources: Annotated[dict[Name, Source], Meta(min_length=1)]
     steps: list[Step] = []
     sinks: Annotated[list[Sink], Meta(min_length=1)]

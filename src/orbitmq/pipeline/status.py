@@ -1,8 +1,8 @@
-"""How a pipeline is doing, for whoever asks from outside: a file beside its checkpoints, and the checkpoints.
+"""The status of a pipeline for outside observers, from a file next to its checkpoints and from the checkpoints.
 
 While a stream runs it writes ``_status.json`` into its checkpoint directory, after batches and every few seconds,
-whole or not at all. The checkpoints themselves say where each query is, also of queries that Spark runs without us,
-and the brokers say how far that is behind.
+atomically. The checkpoints themselves record where each query is, even for queries that Spark runs without us, and
+the brokers tell how far that is behind.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _FILE: Final = "_status.json"
 _BATCH_S: Final = 1.0
 _BEAT_S: Final = 5.0
 _SILENT_MS: Final = 30_000
-"""A pipeline that says it runs and has not been heard of for so long does not."""
+"""A running pipeline without an update for this long is considered dead."""
 
 
 @dataclass(slots=True)
 class SinkStatus:
-    """One sink, over all runs with this checkpoint."""
+    """Totals of one sink over all runs with this checkpoint."""
 
     rows: int = 0
     batch_id: int = -1
@@ -51,7 +51,7 @@ class SinkStatus:
 
 
 class StatusFile:
-    """Kept by a running stream."""
+    """Status file, maintained by a running stream."""
 
     def __init__(self, plan: Plan, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -71,7 +71,7 @@ class StatusFile:
         self._written: float | None = None
 
     def report(self, batch: BatchReport) -> None:
-        """A batch is done."""
+        """Adds the report of a batch."""
         sink = self._sinks[batch.query]
         sink.rows += batch.rows
         sink.batch_id = batch.batch_id
@@ -80,11 +80,11 @@ class StatusFile:
         self._write("running", _BATCH_S)
 
     def beat(self) -> None:
-        """It still runs."""
+        """Records that it is still running."""
         self._write("running", _BEAT_S)
 
     def end(self, reason: str = "") -> None:
-        """It ended, or failed for a reason."""
+        """Records that it ended, or failed and why."""
         self._write("failed" if reason else "ended", 0.0, reason)
 
     def _write(self, state: str, quiet_s: float, reason: str = "") -> None:
@@ -106,7 +106,7 @@ class StatusFile:
                 file.write(json.dumps(values).encode())
             filesystem.move(f"{path}.unfinished", path)
         except (OSError, ConfigError) as error:
-            # Nobody's rows depend on it.
+            # The data does not depend on the status file.
             logger.warning("status not written path=%s error=%s", self._path, error)
             self._path = ""
 
@@ -116,22 +116,22 @@ class StatusFile:
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """One query, by its checkpoint."""
+    """The state of one query according to its checkpoint."""
 
     name: str
     query_id: str
     planned: int
     committed: int
     committed_ms: int
-    """When, by the file of the commit; 0: nothing yet."""
+    """Commit time, according to the commit file; 0 before the first commit."""
     messages: int
-    """The sum of its offsets: messages it has passed."""
+    """The sum of its offsets, which is the number of messages it has passed."""
     behind: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """A pipeline, running or not."""
+    """The state of a pipeline, running or not."""
 
     state: str
     """``running``, ``ended``, ``failed``, ``silent`` (killed, or its machine is gone), or ``unknown``."""
@@ -149,9 +149,9 @@ def read_status(
     options: Mapping[str, str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> PipelineStatus:
-    """What is known of the pipeline with this checkpoint directory, or of the query if it is one of a query.
+    """Reads the status of the pipeline with this checkpoint directory, or of a query if it is a query's.
 
-    Raises ``EnvironmentFault`` when there is neither.
+    Raises ``EnvironmentFault`` when it is neither.
     """
     filesystem, root = open_location(checkpoint)
     kept = _read_json(f"{checkpoint}/{_FILE}") or {}
@@ -182,7 +182,7 @@ def read_status(
 
 
 def _is_dead(host: Any, pid: Any) -> bool:
-    """Whether a process of this machine is gone; False for one of another machine."""
+    """Returns whether a process of this machine has exited; False for one of another machine."""
     if host != socket.gethostname() or not isinstance(pid, int):
         return False
     try:
@@ -213,7 +213,7 @@ def _query(place: str, name_servers: str, options: Mapping[str, str]) -> QuerySt
 
 
 def _newest(directory: str) -> tuple[int, int]:
-    """The number of the newest batch in a log of Spark's, and when it was written; -1 for none."""
+    """Returns the number and write time of the newest batch in one of Spark's logs; -1 for none."""
     filesystem, root = open_location(directory)
     found = [
         (int(one.base_name), (one.mtime_ns or 0) // 1_000_000)
@@ -224,7 +224,7 @@ def _newest(directory: str) -> tuple[int, int]:
 
 
 def _offsets(path: str) -> QueueOffsets:
-    """Of all sources of ours in a file of the offset log."""
+    """Returns the offsets of all our sources in a file of the offset log."""
     filesystem, root = open_location(path)
     offsets: QueueOffsets = {}
     try:
@@ -241,7 +241,7 @@ def _offsets(path: str) -> QueueOffsets:
 
 
 def _behind(offsets: QueueOffsets, name_servers: str, options: Mapping[str, str]) -> int | None:
-    """Messages not read yet, as the brokers say now; None when they do not."""
+    """Returns the unread messages according to the brokers, or None if they do not answer."""
     if not offsets or not name_servers:
         return None
     given = {"namesrvAddr": name_servers, "topic": ",".join(sorted({key.topic for key in offsets}))}

@@ -1,4 +1,4 @@
-"""Steps of a pipeline on Spark: each turns earlier relations into a new one."""
+"""Steps of a pipeline on Spark. Each turns earlier relations into a new one."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def apply_step(
     path: str,
     observation: Observation | str | None = None,
 ) -> dict[str, DataFrame]:
-    """The relations a step makes, by name. ``observation`` counts what a quality step finds.
+    """Returns the relations that a step creates, by name. ``observation`` counts for quality steps.
 
-    Raises ``SpecError`` with the path of the field for what Spark refuses.
+    Raises ``SpecError`` with the path of the field for anything that Spark rejects.
     """
     inputs = next(relation.inputs for relation in plan.relations if relation.name == step.name)
     match step:
@@ -66,7 +66,7 @@ def _check_columns(frame: DataFrame, columns: list[str], path: str) -> None:
 
 
 def import_function(plan: Plan, step: spec.PythonStep, path: str) -> Callable[..., Any]:
-    """The function of a Python step; modules are looked for beside the file of the pipeline first."""
+    """Returns the function of a Python step. The directory of the pipeline file is searched first."""
     module_name, _, name = step.function.partition(":")
     directory = str(plan.directory)
     if directory not in sys.path:
@@ -92,7 +92,7 @@ def _call(plan: Plan, step: spec.PythonStep, frames: list[DataFrame], path: str)
     from pyspark.sql import DataFrame
 
     function = import_function(plan, step, path)
-    # The author's module need not be installed on the executors: it travels with its functions.
+    # The author's module may be missing on the executors, so it is pickled with its functions.
     register: Callable[[Any], None] = cloudpickle.register_pickle_by_value
     register(sys.modules[function.__module__])
     with explained(f"{path}.function"):
@@ -157,7 +157,8 @@ def _checked(
 
 
 def reject_properties(frame: DataFrame, plan: Plan, step: spec.QualityStep) -> dict[str, Column]:
-    """Why a row was refused, by whom, and which message it was. Names without dots: SQL92 can ask for them."""
+    """Returns properties that say why and where a row was rejected, and which message it was. The names have no dots,
+    so that SQL92 filters can use them."""
     from pyspark.sql import functions as f
 
     columns = frame.columns
@@ -167,7 +168,7 @@ def reject_properties(frame: DataFrame, plan: Plan, step: spec.QualityStep) -> d
         "reject_step": f.lit(step.name),
     }
     if ERROR_COLUMN in columns:
-        # 0x01 and 0x02 separate properties; an error may quote bytes of the body.
+        # 0x01 and 0x02 separate properties, and an error may quote bytes of the body.
         properties["reject_error"] = f.regexp_replace(ERROR_COLUMN, "[\\x00-\\x1f]", " ")
     for name in _ORIGIN:
         if name in columns:
@@ -176,7 +177,8 @@ def reject_properties(frame: DataFrame, plan: Plan, step: spec.QualityStep) -> d
 
 
 def _letters(refused: DataFrame, plan: Plan, step: spec.QualityStep) -> DataFrame:
-    """Rejected rows as messages: the body they came with, or the row as JSON where a step took it away."""
+    """Returns rejected rows as messages, with the original body, or the row as JSON if a step has dropped the
+    body."""
     from pyspark.sql import functions as f
 
     types = dict(refused.dtypes)

@@ -1,7 +1,7 @@
-"""``orbitmq pipeline table``: a topic into a table, as a pipeline that nobody has to write.
+"""``orbitmq pipeline table``: turns a topic into a table with a generated pipeline.
 
-The same command goes on where it stopped: its progress lies beside the table, and each micro-batch is committed
-together with its number.
+The same command resumes where it stopped, because its progress is stored next to the table and each micro-batch is
+committed together with its number.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _MESSAGE: Final = (
     "store_timestamp",
 )
 _ORIGIN: Final = ("broker", "queue_id", "queue_offset", "store_timestamp")
-"""What a decoded row keeps of its message, with an underscore before it."""
+"""Columns of the message that a decoded row keeps, with an underscore prefix."""
 _BATCH_ROWS: Final = 1_000_000
 _UPSERT_ROWS: Final = 100_000
-"""Rows of a batch that replace others pass through the driver."""
+"""The most rows of a batch that may replace others, because these pass through the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest:
-    """What the command was told."""
+    """Arguments of the command."""
 
     topic: str
     form: str
@@ -47,7 +47,7 @@ class TableRequest:
     schema: str = ""
     """A file, or the address of a schema registry."""
     subject: str = ""
-    """In the registry; without it ``<topic>-value``."""
+    """Subject in the registry; by default ``<topic>-value``."""
     message: str = ""
     framing: str = "none"
     key: str = ""
@@ -59,13 +59,13 @@ class TableRequest:
     keep_versions: str = ""
     rows_max: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of the topic format."""
+    """Options of the topic format."""
     catalog: Mapping[str, str] = field(default_factory=dict)
-    """Properties of an Iceberg catalog; empty: one beside the table."""
+    """Properties of an Iceberg catalog; empty means a catalog next to the table."""
 
 
 def table_document(request: TableRequest) -> dict[str, Any]:
-    """The pipeline, as its file would say it. Raises ``SpecError``."""
+    """Returns the pipeline as a file would describe it. Raises ``SpecError``."""
     if request.form == "parquet" and request.key:
         raise SpecError("--key", "plain files cannot be replaced row by row: use --to delta or --to iceberg")
     if request.form == "parquet" and (request.compact_every or request.keep_versions):
@@ -99,7 +99,7 @@ def table_document(request: TableRequest) -> dict[str, Any]:
 
 
 def _steps(request: TableRequest) -> tuple[list[dict[str, Any]], list[str]]:
-    """The steps, and the columns of a message they read."""
+    """Returns the steps, and the columns of a message that they read."""
     steps: list[dict[str, Any]] = []
     rules: dict[str, str] = {}
     selected = [f"`{name}`" for name in _MESSAGE]
@@ -124,7 +124,7 @@ def _steps(request: TableRequest) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _decoding(request: TableRequest) -> dict[str, Any]:
-    """How bodies are read: by a registry, or by the name of the schema file."""
+    """Returns how to decode bodies: with a registry, or according to the name of the schema file."""
     if request.schema.startswith(("http://", "https://")):
         found = {
             "format": "registry",

@@ -30,12 +30,12 @@ __all__ = ["Outcome", "junit", "plan_of_case", "run_case"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a case."""
+    """The result of a case."""
 
     case: Case
     differences: tuple[Difference, ...] = ()
     error: str = ""
-    """The case could not be run to its end."""
+    """Why the case could not be completed."""
     seconds: float = 0.0
 
     @property
@@ -43,7 +43,7 @@ class Outcome:
         return not self.differences and not self.error
 
     def lines(self) -> Iterator[str]:
-        """What is wrong."""
+        """Yields a description of the problems."""
         if self.error:
             yield self.error
         for one in self.differences:
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def plan_of_case(file: Path, case: Case, environment: Mapping[str, str]) -> Plan:
-    """The plan of a pipeline file as one batch. Raises ``SpecError``, also for names the case has wrong."""
+    """Returns the plan of a pipeline file as one batch. Raises ``SpecError``, also for unknown names in the case."""
     plan = make_plan(load_pipeline(file, case.given, environment), file.resolve().parent)
     names = {relation.name for relation in plan.relations}
     for name in case.sources:
@@ -83,7 +83,7 @@ def run_case(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Outcome:
-    """Run one case. Does not raise for a pipeline or a case that is wrong: the outcome has the reason."""
+    """Runs one case. Does not raise for an invalid pipeline or case; the outcome has the reason."""
     begun = clock.monotonic()
     try:
         plan = plan_of_case(file, case, environment)
@@ -145,7 +145,7 @@ def _parquet_sample(
 
 
 def _found(frame: DataFrame, expected: Sequence[Mapping[str, Any]], path: str) -> list[dict[str, Any]]:
-    """The rows as JSON has them; times in UTC, binary columns as text."""
+    """Returns the rows as JSON values, with times in UTC and binary columns as text."""
     from pyspark.sql import functions as f
 
     wanted = list(dict.fromkeys(name for row in expected for name in row))
@@ -171,7 +171,7 @@ _TEXT_OF_BINARY = (
 
 
 def junit(name: str, outcomes: Sequence[Outcome]) -> bytes:
-    """The outcomes as a JUnit report."""
+    """Returns the outcomes as a JUnit report."""
     failures = sum(bool(one.differences) for one in outcomes)
     errors = sum(bool(one.error) for one in outcomes)
     counts = {"tests": len(outcomes), "failures": failures, "errors": errors}
@@ -193,5 +193,5 @@ def junit(name: str, outcomes: Sequence[Outcome]) -> bytes:
 
 
 def _xml(text: str) -> str:
-    """The text without characters XML cannot have."""
+    """Returns the text without characters that XML cannot represent."""
     return "".join(one if one >= " " or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text)

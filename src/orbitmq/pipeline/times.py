@@ -1,4 +1,4 @@
-"""Times as people write them, as milliseconds since 1970."""
+"""Parses human-readable times into milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["duration_s", "milliseconds", "moment_text"]
 
 
 def milliseconds(value: str | int, path: str) -> int:
-    """Milliseconds of an ISO 8601 text (UTC unless it says otherwise) or of a number that is them already."""
+    """Converts an ISO 8601 text (UTC by default) to milliseconds; a number is already in milliseconds."""
     if isinstance(value, int):
         return value
     text = value.strip()
@@ -30,7 +30,7 @@ def milliseconds(value: str | int, path: str) -> int:
 
 
 def moment_text(value_ms: int) -> str:
-    """ISO 8601 in UTC."""
+    """Formats a time as ISO 8601 in UTC."""
     return datetime.fromtimestamp(value_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
@@ -46,5 +46,5 @@ _PART: Final = re.compile(rf"(\d+(?:\.\d+)?)\s+({'|'.join(_UNIT_S)})s?", re.IGNO
 
 
 def duration_s(text: str) -> float:
-    """The seconds of ``1 hour 30 minutes``, which was checked before (``plan.py``)."""
+    """Returns the seconds of ``1 hour 30 minutes``, which must have been validated (``plan.py``)."""
     return sum(float(count) * _UNIT_S[unit.lower()] for count, unit in _PART.findall(text))

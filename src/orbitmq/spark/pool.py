@@ -136,7 +136,7 @@ def _kept(address: str, access: Access, now: float) -> Link | None:
 
 
 def give_back(link: Link, access: Access, *, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Returns a connection without outstanding answers to the pool."""
+    """Puts a connection without outstanding answers back into the pool."""
     with _idle_lock:
         kept = _idle.setdefault((link.address, access, process_id()), [])
         if len(kept) < _KEPT_PER_PEER:
