@@ -79,7 +79,7 @@ def query(
         try:
             yield connection.sql(statement).to_arrow_reader(_BATCH_ROWS)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            if failures:  # DuckDB has the traceback of it in its own text
+            if failures:  # DuckDB includes its traceback in the message
                 raise failures[0] from error
             raise QueryError(_plain(error, relations)) from error
 

@@ -143,7 +143,7 @@ class AllSinks:
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         key = _key(batch, number, self._checkpoint)
-        batch.persist()  # else each sink would read and decode the messages again
+        batch.persist()  # otherwise each sink would read and decode the messages again
         try:
             for sink in self._sinks:
                 sink.write(batch, key)

@@ -157,7 +157,7 @@ class Changes:
             placed = self._completed(placed)
         return self._present(placed) if self._scd == 1 else self._history(placed)
 
-    # -- the events of each key, in order --------------------------------------------------------------
+    # -- events in order -------------------------------------------------------------------------------
 
     def _event(self, frame: DataFrame, op: Any, place: str, came: int, rank: int) -> DataFrame:
         from pyspark.sql import functions as f
@@ -246,7 +246,7 @@ class Changes:
         unplaced = own.isNull() & (f.col("_op") != "d")
         return events.withColumn("_base", f.when(unplaced, stamp).otherwise(base))
 
-    # -- values that were not sent ---------------------------------------------------------------------
+    # -- missing values --------------------------------------------------------------------------------
 
     def _completed(self, events: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
@@ -320,7 +320,7 @@ class Changes:
             events = events.withColumn(f"_old_{name}", f.last(value, ignorenulls=True).over(from_here))
         return events
 
-    # -- the rows --------------------------------------------------------------------------------------
+    # -- resulting rows --------------------------------------------------------------------------------
 
     def _present(self, events: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f

@@ -140,7 +140,7 @@ def _sink_path(plan: Plan, query: Query) -> str:
     return "sinks"
 
 
-# -- where in the file ---------------------------------------------------------------------------------
+# -- positions in the file -----------------------------------------------------------------------------
 
 
 def findings_text(file: Path, findings: list[Finding]) -> Iterator[str]:

@@ -115,7 +115,7 @@ def batch_line(batch: BatchReport) -> str:
 
 
 def print_table(console: Console) -> Any:
-    """Prints a table; the view for console sinks."""
+    """Returns the view for console sinks, which prints tables."""
 
     def view(title: str, columns: list[str], rows: list[tuple[Any, ...]], more: bool) -> None:
         table = Table(title=Text(title), title_justify="left", header_style="bold")
@@ -190,7 +190,7 @@ class PipelineMetrics:
                     self._broken.labels(*labels, step, rule).inc(count)
 
     def serve(self, port: int, address: str) -> Any:
-        """Starts the scrape endpoint; returns a function that stops it. Raises ``EnvironmentFault``."""
+        """Starts the scrape endpoint; returns the server and its thread. Raises ``EnvironmentFault``."""
         try:
             return start_http_server(port, address, registry=self.registry)
         except OSError as error:

@@ -192,7 +192,7 @@ def newest_rows(frame: DataFrame, sink: DeltaSink | IcebergSink, rows_max: int |
     return None if rows_max is not None and table.num_rows > rows_max else table
 
 
-# -- upkeep --------------------------------------------------------------------------------------------
+# -- maintenance ---------------------------------------------------------------------------------------
 
 
 class Upkeep:

@@ -67,7 +67,7 @@ class IcebergTableWriter:
         self._upkeep = Upkeep(sink)
         if sink.properties.get("uri", "").startswith("sqlite:///") and sink.location:
             filesystem, root = open_location(sink.location)
-            filesystem.create_dir(root, recursive=True)  # SQLite makes files, not directories
+            filesystem.create_dir(root, recursive=True)  # SQLite creates files, but no directories
         try:
             self.catalog = load_catalog(sink.catalog, **sink.properties)
         except (ValueError, NotInstalledError) as error:
@@ -226,7 +226,7 @@ class IcebergTableWriter:
         kept = joined.filter(pc.invert(pc.fill_null(late, False)))
         return kept.select(rows.column_names).cast(rows.schema)
 
-    # -- upkeep ----------------------------------------------------------------------------------------
+    # -- maintenance -----------------------------------------------------------------------------------
 
     def _compact(self, table: Any) -> str:
         words = _expressions()
@@ -311,7 +311,7 @@ def _live(table: Any, key: str) -> list[LiveFile]:
             ]
             low, high = (None if one is None else from_bytes(field.field_type, one) for one in bounds)
             if isinstance(high, str | bytes):
-                low = high = None  # bounds of text may be shortened
+                low = high = None  # bounds of text may be truncated
         found.append(LiveFile(task.file.file_path, int(task.file.file_size_in_bytes), low, high, task.file))
     return found
 

@@ -249,5 +249,5 @@ def _client() -> Any:
         ) from None
     try:
         return OpenLineageClient()
-    except Exception as error:  # its transports raise whatever their settings make them
+    except Exception as error:  # its transports may raise anything
         raise EnvironmentFault(f"OpenLineage cannot be used as it is configured: {error}") from error

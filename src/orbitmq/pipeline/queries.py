@@ -33,19 +33,19 @@ def require_query(session: SparkSession, text: str, path: str) -> str:
     except ParseException as error:
         if not is_connect(session):
             with explained(path):
-                _parse(session, text)  # a syntax error is told with its own lines
+                _parse(session, text)  # a syntax error is reported with its own line numbers
         raise SpecError(
             path,
             "must be a query (SELECT, WITH, VALUES, FROM or TABLE): other statements are not executed; sinks write",
         ) from error
     except AnalysisException:
-        pass  # a Connect server looks at names, too: it is a query, and its own error tells more
+        pass  # it is a query, but a Connect server resolves names, too; its own error is clearer
     return text
 
 
 def _parse(session: SparkSession, text: str) -> None:
     if is_connect(session):
-        session.sql(text)  # the server parses it; a SELECT is not executed
+        session.sql(text)  # parses on the server without executing the SELECT
     else:
         _internal(session).sessionState().sqlParser().parsePlan(text)
 

@@ -215,7 +215,7 @@ def _end(queries: Mapping[str, StreamingQuery]) -> None:
             query.stop()
         except (
             PySparkException
-        ):  # it did not end in stopTimeout; leaving ends it, and its checkpoint is whole
+        ):  # still running after stopTimeout; exiting ends it, and its checkpoint stays intact
             continue
 
 

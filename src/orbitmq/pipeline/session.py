@@ -124,7 +124,7 @@ def build_session(
         session = builder.getOrCreate()
     except PySparkException as error:
         raise EnvironmentFault(f"Spark does not start: {_first_line(str(error))}") from error
-    except Exception as error:  # py4j wraps whatever the JVM raised; the author needs its first line
+    except Exception as error:  # py4j wraps the JVM's exception; the author needs its first line
         where = remote or master or "the master of spark-submit"
         raise EnvironmentFault(f"Spark does not start on {where}: {_first_line(str(error))}") from error
     if log_level == "OFF":

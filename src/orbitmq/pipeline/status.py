@@ -111,7 +111,7 @@ class StatusFile:
             self._path = ""
 
 
-# -- asked from outside --------------------------------------------------------------------------------
+# -- reading the status --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +232,11 @@ def _offsets(path: str) -> QueueOffsets:
             lines = file.read().decode("utf-8").splitlines()
     except OSError:
         return {}
-    for line in lines[2:]:  # behind the version and Spark's own settings, one line for each source
+    for line in lines[2:]:  # after the version and Spark's own settings, one line per source
         try:
             offsets |= from_offsets(json.loads(line))
         except (ValueError, AttributeError, ConfigError):
-            continue  # of a source of another format
+            continue  # from a source of another format
     return offsets
 
 

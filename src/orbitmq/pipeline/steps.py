@@ -73,7 +73,7 @@ def import_function(plan: Plan, step: spec.PythonStep, path: str) -> Callable[..
         sys.path.insert(0, directory)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # the module is the author's: whatever it raises, it is that module's fault
+    except Exception as error:  # the author's module may raise anything
         raise SpecError(
             f"{path}.function", f"cannot import {module_name}: {type(error).__name__}: {error}"
         ) from error

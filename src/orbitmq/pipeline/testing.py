@@ -160,7 +160,7 @@ def _found(frame: DataFrame, expected: Sequence[Mapping[str, Any]], path: str) -
     options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX"}
     try:
         lines = frame.select(f.to_json(f.struct(*columns), options)).collect()
-    except Exception as error:  # py4j wraps what the JVM raised; the outcome has its first line
+    except Exception as error:  # py4j wraps the JVM's exception; the outcome has its first line
         raise failure(path, error) from error
     return [json.loads(line[0]) for line in lines]
 

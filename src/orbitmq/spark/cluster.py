@@ -469,13 +469,13 @@ class Cluster:
                         self._client.ask_all(address, RequestCode.PULL_MESSAGE, [header])
                     )
                 except OrbitError:
-                    break  # it is down; reading will tell
+                    break  # it is down; the read will report that
                 if answer.code in _FILTER_CODES:
                     raise ConfigError(
                         f"option 'sql': broker {key.broker} refuses the filter: {answer.remark}"
                     )
 
-    # -- questions -------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------
 
     def _all_of(
         self, keys: Iterable[QueueKey], code: int, header: HeaderOf, missing: int | None = None

@@ -207,7 +207,7 @@ def replicas(data: BrokerData | None) -> list[tuple[int, str]]:
     )
 
 
-# -- one for each process ------------------------------------------------------------------------------
+# -- one per process -----------------------------------------------------------------------------------
 
 _clients: Final[dict[tuple[int, Access], ServerClient]] = {}
 _clients_lock: Final = threading.Lock()
@@ -218,13 +218,13 @@ def server_client(access: Access) -> ServerClient:
     key = (process_id(), access)
     with _clients_lock:
         client = _clients.pop(key, None) or ServerClient(access)
-        _clients[key] = client  # the last used one is the last
+        _clients[key] = client  # keep the most recently used one last
         dropped = []
         while len(_clients) > _CLIENTS_MAX:
             old = next(iter(_clients))
             dropped.append((old[0], _clients.pop(old)))
     for pid, old_client in dropped:
-        if pid == process_id():  # one of before a fork has no loop here
+        if pid == process_id():  # after a fork, the parent's client has no loop here
             old_client.close()
     return client
 

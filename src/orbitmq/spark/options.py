@@ -277,7 +277,7 @@ def _trigger_delay_ms(options: Mapping[str, str]) -> int:
     return max(int(found[1]) * _DELAY_UNIT_MS[found[2].lower()], 1)
 
 
-# -- who to talk to, and as whom -----------------------------------------------------------------------
+# -- servers and credentials ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Link:
         host, port = split_address(address)
         try:
             self.socket = socket.create_connection((host, port), min(_CONNECT_TIMEOUT_S, timeout_s))
-        except (OSError, ValueError) as error:  # ValueError: a host name no resolver can take
+        except (OSError, ValueError) as error:  # ValueError: a host name that no resolver accepts
             raise ConnectionLostError(f"cannot connect to {address}: {error}") from None
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -187,7 +187,7 @@ def _nothing_to_read(link: ssl.SSLSocket) -> bool:
     return False
 
 
-# -- questions with patience ---------------------------------------------------------------------------
+# -- retries -------------------------------------------------------------------------------------------
 
 
 def is_passing(error: OrbitError) -> bool:

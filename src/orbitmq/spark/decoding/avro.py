@@ -33,7 +33,7 @@ _LOGICAL: Final = {
 _DECIMAL_DIGITS_MAX: Final = 38
 _CONFLUENT_HEADER_BYTES: Final = 5  # a zero byte and the schema id
 _SINGLE_OBJECT_MARK: Final = b"\xc3\x01"
-_SINGLE_OBJECT_HEADER_BYTES: Final = 10  # the mark and a fingerprint of the schema
+_SINGLE_OBJECT_HEADER_BYTES: Final = 10  # the marker and a fingerprint of the schema
 _WIDENED: Final = (
     ({"int", "long"}, "long"),
     ({"float", "double"}, "double"),

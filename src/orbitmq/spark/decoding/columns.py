@@ -280,7 +280,7 @@ def _arrow(frame: DataFrame, key: _Key, column: str, into: str, errors: str) -> 
     return decoded.select(*frame.columns, value.alias(into), problem.alias(errors))
 
 
-# -- JSON, by Spark itself -----------------------------------------------------------------------------
+# -- JSON, with Spark itself ---------------------------------------------------------------------------
 
 
 def _json(frame: DataFrame, schema: RegisteredSchema, column: str, into: str, errors: str) -> DataFrame:

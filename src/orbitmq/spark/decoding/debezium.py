@@ -192,7 +192,7 @@ class ChangeDecoder:
             except BadValue as error:
                 if change.op != DELETE:
                     raise BadValue(f"column {name}: {error}") from None
-                found[name] = None  # only the key counts, and a key without a value is refused
+                found[name] = None  # only the key matters, and a key without a value is rejected
         return {
             "row": found,
             "op": change.op,
@@ -202,7 +202,7 @@ class ChangeDecoder:
         }
 
 
-# -- pieces of an event --------------------------------------------------------------------------------
+# -- parts of an event ---------------------------------------------------------------------------------
 
 
 def _payload(document: Any) -> tuple[Any, Node]:

@@ -188,7 +188,7 @@ class Registry:
                 if error.code not in _PASSING:
                     raise RegistryError(f"{self.access.url}{path}: {problem}") from None
                 failure = problem
-            except OSError as error:  # refused, cut, timed out, no such host, a wrong certificate
+            except OSError as error:  # refused, interrupted, timed out, unknown host, invalid certificate
                 failure = str(error)
             except (ValueError, RecursionError) as error:
                 raise RegistryError(f"{self.access.url}{path}: the answer is not JSON: {error}") from None

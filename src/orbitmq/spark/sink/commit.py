@@ -116,7 +116,7 @@ class Committer(SinkClient):
 
         self.loop.run(known())
 
-    # -- where queues end ------------------------------------------------------------------------------
+    # -- queue ends ------------------------------------------------------------------------------------
 
     def _pulls(self) -> PullConsumer:
         with self._lock:
@@ -149,7 +149,7 @@ class Committer(SinkClient):
                 offset = result.next_offset
         return found
 
-    # -- the end of a micro-batch ----------------------------------------------------------------------
+    # -- ending a micro-batch --------------------------------------------------------------------------
 
     def finish(
         self, decision: Decision, timeout_s: float, *, resumed: bool, clock: Clock = SYSTEM_CLOCK

@@ -222,7 +222,7 @@ def _pairs(prop: Property, column: pa.Array, first_row: int, name: str) -> pa.Bi
 
 def _joined(column: pa.Array) -> pa.Array:
     """Joins the texts of each list with spaces."""
-    column = column.cast(pa.list_(pa.string()))  # the join knows no lists of what cannot be null
+    column = column.cast(pa.list_(pa.string()))  # the join does not support lists of non-nullable values
     if column.values.null_count:
         texts = [None if row is None else " ".join(filter(None, row)) for row in column.to_pylist()]
         return pa.array(texts, pa.string())

@@ -139,7 +139,7 @@ def sink_client(key: tuple[object, ...], make: Callable[[], SinkClient]) -> Sink
         dropped = []
         while len(_clients) > CLIENTS_MAX:
             old, old_client = _clients.popitem(last=False)
-            if old[0] == process_id():  # one of before a fork has no loop here
+            if old[0] == process_id():  # after a fork, the parent's client has no loop here
                 dropped.append(old_client)
     for old_client in dropped:
         old_client.close()

@@ -79,7 +79,7 @@ class TransactionalStreamWriter(DataSourceStreamArrowWriter):
         task = TaskOf.current()
         if int(task.batch) <= self._decided.get(task.query, -1):
             for _ in iterator:
-                pass  # the rows are stored already
+                pass  # the rows are already stored
             return RowsSent(task.partition, task.attempt, {}, task.query, replayed=True)
         return prepare(self._plan, task, task.query, iterator)
 
@@ -87,7 +87,7 @@ class TransactionalStreamWriter(DataSourceStreamArrowWriter):
         sent = sent_by(messages)
         query = next((one.query for one in sent if one is not None), None)
         if query is None:
-            return  # no task, no row
+            return  # without tasks there are no rows
         log = TransactionLog(self._plan.log_location)
         client = committer(self._plan)
         client.note_over(query, log.done(query))

@@ -99,7 +99,7 @@ def loss_text(lost: Sequence[LostRange]) -> str:
     return shown if len(lost) <= _SHOWN_MAX else f"{shown}; and {len(lost) - _SHOWN_MAX} more"
 
 
-# -- offsets as Spark keeps them -----------------------------------------------------------------------
+# -- offsets in Spark's form ---------------------------------------------------------------------------
 
 
 def as_offsets(offsets: Mapping[QueueKey, int]) -> Offsets:

@@ -214,7 +214,7 @@ class _RangeReader:
             if batch.num_rows:
                 yield batch
 
-    # -- pulls out -------------------------------------------------------------------------------------
+    # -- sending pulls ---------------------------------------------------------------------------------
 
     def _connected(self) -> Link:
         if self._link is None:
@@ -248,7 +248,7 @@ class _RangeReader:
         else:
             room = self._pace.window - len(self._asked)
             if self._asked and room <= self._pace.window // 4:
-                return  # a few more at once cost one system call
+                return  # wait for more, to send several with one system call
             while len(asks) < room and self._next < self._end:
                 count = min(self._pace.next_count(), self._end - self._next)
                 asks.append(Ask(link.next_opaque(), self._next, count))
@@ -266,7 +266,7 @@ class _RangeReader:
             self._asked.appendleft(rest)
             self._link.send(self._writer.write(self._link, rest))
 
-    # -- answers in ------------------------------------------------------------------------------------
+    # -- receiving answers -----------------------------------------------------------------------------
 
     def _take(self, answer: Answer, buffer: bytes | bytearray, pieces: list[_Piece]) -> None:
         """Processes the next answer in queue order: rows, a jump, or a reason to retry."""

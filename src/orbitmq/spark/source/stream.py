@@ -145,7 +145,7 @@ class _Driver:
         """Returns the end of the next micro-batch, or ``given`` itself when there is none."""
         start = from_offsets(given)
         ends = self._ends(start)
-        now_ms = SYSTEM_CLOCK.now_ms()  # behind the answers: a message stored later lies behind these ends
+        now_ms = SYSTEM_CLOCK.now_ms()  # after the answers: messages stored from now on are after these ends
         # Spark requests the next batch when the previous one is done, so everything before ``start`` is processed.
         # Its own ``commit`` comes one batch later, and for the last batch of a run not at all.
         self.mirror.show(start)
@@ -185,12 +185,12 @@ class _Driver:
         fewer, unsure = self._fewer_queues(start)
         gone |= fewer
         if fewer:
-            self._compared = False  # the topic is another one: so are those of its queues that have regrown
+            self._compared = False  # the topic was recreated, so regrown queues must be found, too
         self._answers = answers
-        held = {key[:2] for key in unsure}  # whether the topic is another one is known soon
+        held = {key[:2] for key in unsure}  # it will soon be known whether the topic was recreated
         ends = {key: end for key, end in answers.offsets.items() if key not in gone and key[:2] not in held}
         for key in answers.of_slaves & start.keys() & ends.keys():
-            ends[key] = max(ends[key], start[key])  # a slave that lags has lost nothing
+            ends[key] = max(ends[key], start[key])  # a lagging slave has lost nothing
         self._note_deleted(start, gone)
         # Queues of an unavailable broker keep their position until it is back.
         return ends | {key: start[key] for key in start if key not in ends and key not in gone}
@@ -222,12 +222,12 @@ class _Driver:
         if wrong:
             found = dict(ends) if since_ms is None else self._cluster.at_time_known(wrong, since_ms + 1)
             for key in wrong - found.keys():
-                ends[key] = start[key]  # its broker went away meanwhile: later
+                ends[key] = start[key]  # its broker is unavailable now; retry later
             begins = {key: min(found[key], ends[key]) for key in sorted(wrong & found.keys())}
         ended = [LostRange(key, start[key], self._unread_end(key, start[key]), ends[key]) for key in begins]
         self._report(
             sorted(self._gone + ended, key=lambda lost: lost.queue)
-        )  # at once: an error names all of them
+        )  # in one call, so that an error names all of them
         for key, begin in begins.items():
             logger.warning("queue is begun anew queue=%s reached=%d begin=%d", key, start[key], begin)
         return begins

@@ -76,7 +76,7 @@ def whole_records(
             break
         following = find_record(view, at + 1, log_base)
         if open_end and (following is None or following.store_timestamp_ms < newest_ms):
-            break  # the end of the log; behind it may be records of an earlier life of the file
+            break  # the end of the log; records from an earlier use of the file may follow
         stop = len(view) if following is None else following.position
         damaged.append((at, stop, end.reason or end.kind.value))
         at = stop

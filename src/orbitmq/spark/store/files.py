@@ -233,7 +233,7 @@ def _written(
     """Returns the non-empty segments, each with the store time of its first intact record."""
     firsts = [_first_record(segment, filesystem) for segment in segments]
     while firsts and firsts[-1] is None:
-        firsts.pop()  # segments are made ahead of need, and the first record of the newest may be half written
+        firsts.pop()  # segments are created in advance, and the newest may begin with half a record
     written: list[tuple[Segment, int]] = []
     for segment, first in zip(segments, firsts, strict=False):
         if first is None or (first[0] > 0 and fail_on_data_loss):
@@ -395,7 +395,7 @@ def _behind_damage(segment: Segment, data: Bytes, end: int, newest_ms: int, writ
     if found is None:
         return None
     if _record_at(data, end, segment) is not None:
-        return end  # a broker appended meanwhile
+        return end  # a broker has appended meanwhile
     position, stored_ms = found
     return position if stored_ms >= newest_ms or segment.log_offset + position < written_until else None
 

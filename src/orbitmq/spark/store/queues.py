@@ -94,7 +94,7 @@ def _behind(blocks: Sequence[Block], frontier: int) -> list[Block]:
     return [block for block in found if block.start < block.end]
 
 
-# -- files of queues -----------------------------------------------------------------------------------
+# -- queue files ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

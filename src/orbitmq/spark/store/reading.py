@@ -161,7 +161,7 @@ def _windows(block: Block, data: Bytes) -> Iterator[Window]:
             position += last + int.from_bytes(view[last : last + 4], "big")
             size = BATCH_BYTES
         elif end < block.end and position + len(view) == end and not _at_end(view):
-            size *= 2  # a record longer than what was looked at
+            size *= 2  # a record longer than the window
         else:
             _check_end(block, position, data.read(position, position + RESYNC_BYTES), newest)
             return

@@ -29,7 +29,7 @@ class RocketmqStoreSource(DataSource):
         return "rocketmq-store"
 
     def schema(self) -> str:
-        StoreOptions.parse(self.options, streaming=True)  # here an error is shown once and as it is
+        StoreOptions.parse(self.options, streaming=True)  # an error raised here is shown once and unchanged
         return SCHEMA_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -141,7 +141,7 @@ def end_of_log(segments: Sequence[Segment], log_offset: int, written_until: int 
         following = segment.log_offset + segment.size_bytes
         behind = _holding(segments, following)
         if behind is not None and begins_with_record(behind):
-            log_offset = following  # damage before it is met by whoever reads the segment
+            log_offset = following  # damage before it is detected by the reader of the segment
             continue
         with open_segment(segment) as data:
             begin = log_offset - segment.log_offset
@@ -184,7 +184,7 @@ def limited_end(segments: Sequence[Segment], start: int, end: int, most: int | N
                 room = max(2 * room, _RECORD_ROOM_BYTES)
         if following >= end:
             return end
-        start = following  # only the marker was left of this segment
+        start = following  # only the marker was left in this segment
     return end
 
 
