@@ -79,7 +79,7 @@ def analyse(session: SparkSession, plan: Plan) -> list[Finding]:
 
 
 def ask_servers(plan: Plan) -> list[Finding]:
-    """Returns topics, permissions and options that name servers and brokers would refuse."""
+    """Returns the problems with topics, permissions and options that name servers and brokers would refuse."""
     found: list[Finding] = []
     for name, source in plan.pipeline.sources.items():
         try:

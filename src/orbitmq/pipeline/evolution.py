@@ -73,8 +73,7 @@ def evolve(table: StructType, rows: StructType, name: str) -> Evolution:
 
 
 def is_wider(new: DataType, old: DataType) -> bool:
-    """Returns whether a type is wider than ``old``: of the same kind, not equal, and able to represent every value of
-    ``old``."""
+    """Returns whether ``new`` is wider than ``old``: same kind, not equal, and able to represent all its values."""
     from pyspark.sql.types import DecimalType
 
     for ladder in (_INTEGERS, _FLOATS):
