@@ -16,10 +16,10 @@ from collections.abc import Callable
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.parking import Parking
-from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.record.properties import encode_properties
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
@@ -64,7 +64,7 @@ def run(count: int, directory: str) -> None:
     levels = DelayLevels()
     stats = BrokerStats()
     parking = Parking(config, levels, clock)
-    puts = PutDoor(store=store, parking=parking, stats=stats, gate=AckGate(store))
+    puts = WritePath(store=store, parking=parking, stats=stats, gate=AckGate(store))
     timers = Timers(config=config, store=store, puts=puts, fs=LOCAL_FILE_SYSTEM, clock=clock)
     file = SafeFile(LOCAL_FILE_SYSTEM, f"{directory}/config/delayOffset.json")
     schedule = Schedule(

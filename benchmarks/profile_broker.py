@@ -53,7 +53,7 @@ STAGES: Final = (
     ("store/index", "index (every 512 keys)"),
     ("store/", "store"),
     ("record/", "store"),
-    ("broker/figures/stats.py", "statistics"),
+    ("broker/statistics/stats.py", "statistics"),
     ("broker/delivery/pull_waiters.py", "waiting pulls"),
     ("broker/handlers/pull.py:_encode", "replies"),
     ("broker/handlers/pull.py", "checks"),

@@ -29,8 +29,8 @@ import click
 from orbitmq.auth.config import AuthConfig
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.figures.metrics import BROKER_FAMILIES
 from orbitmq.broker.quotas import LimitsConfig
+from orbitmq.broker.statistics.metrics import BROKER_FAMILIES
 from orbitmq.broker.tables.groups import GROUP_ATTRIBUTES
 from orbitmq.cli.main import main as orbitmq_command
 from orbitmq.client import options as client_options
@@ -41,7 +41,7 @@ from orbitmq.model.topic import TOPIC_ATTRIBUTES, Attribute
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
 from orbitmq.namesrv.server import NameServer
-from orbitmq.proxy.figures import PROXY_FAMILIES
+from orbitmq.proxy.metrics import PROXY_FAMILIES
 from orbitmq.requests import BY_CODE, Server
 from orbitmq.runtime.apache_options import BROKER_KEYS, REFUSED
 from orbitmq.runtime.options import Option, options_of, render_value

@@ -62,7 +62,7 @@ async def pair(
 
 def introduce(slave: Broker, master: Broker) -> None:
     """What a name server tells a slave."""
-    slave.roles.told_master(master.address, master.ha_address)
+    slave.roles.master_announced(master.address, master.ha_address)
 
 
 def put(broker: Broker, count: int, *, topic: str = "T", body: bytes = b"x" * 100, first: int = 0) -> None:

@@ -248,10 +248,10 @@ def test_slave_takes_over_users_and_policies_with_its_inner_credentials(tmp_path
             await allow(root, "app", "Topic:T", "Pub")
             slave_options = (*SECURED, "brokerRole=SLAVE", "brokerId=1", "slaveSyncInterval=100")
             async with running(tmp_path / "s", *slave_options) as slave:
-                slave.roles.told_master(master.address, master.ha_address)
+                slave.roles.master_announced(master.address, master.ha_address)
                 async with asyncio.timeout(20):
                     while "app" not in slave.security.table.users:
-                        slave.roles.told_master(master.address, master.ha_address)
+                        slave.roles.master_announced(master.address, master.ha_address)
                         await asyncio.sleep(0.05)
                 assert slave.security.table.users == master.security.table.users
                 assert slave.security.table.policies == master.security.table.policies

@@ -19,11 +19,11 @@ from scripts import build_docs, type_docs
 
 import orbitmq.client
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.figures.metrics import BROKER_FAMILIES
+from orbitmq.broker.statistics.metrics import BROKER_FAMILIES
 from orbitmq.cli.main import main as orbitmq_command
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
-from orbitmq.proxy.figures import PROXY_FAMILIES
+from orbitmq.proxy.metrics import PROXY_FAMILIES
 from orbitmq.requests import BY_CODE
 from orbitmq.runtime.options import options_of
 from orbitmq.store.config import StoreConfig

@@ -86,7 +86,7 @@ def test_an_operator_elects_a_broker_that_lacks_messages_and_is_told_so(
             await until(lambda: first.failover.in_sync.members == {first.number}, "the slave to leave", 15)
             assert await brokers.send(first, 10, b"only the first has this") == ResponseCode.SUCCESS
             await first.stop()
-            await until(lambda: second.failover.barred, "no master", 15)
+            await until(lambda: second.failover.ineligible, "no master", 15)
             async with Admin() as admin:
                 with pytest.raises(ServerError, match="not in the in-sync set"):
                     await change_role(admin, second.running.address, "SYNC_MASTER")

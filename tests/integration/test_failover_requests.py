@@ -224,7 +224,7 @@ def test_emptied_store_is_never_elected_and_a_new_topic_survives_its_master(
                 node.heal()
             shutil.rmtree(first.root)
             await first.start()
-            await until(lambda: first.failover.barred, "the bar", 15)
+            await until(lambda: first.failover.ineligible, "the bar", 15)
             await second.start()
             assert await brokers.settled() is second
             assert_equal_logs(second.running, first.running)

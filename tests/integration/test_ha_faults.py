@@ -43,7 +43,7 @@ async def scenario(seed: int, root: Path) -> None:
         ChaosProxy(HOST, master.config.ha_listen_port) as proxy,
         make_broker(root / "s", BrokerRole.SLAVE, 1, **QUICK) as slave,
     ):
-        slave.roles.told_master(master.address, proxy.address)
+        slave.roles.master_announced(master.address, proxy.address)
         # The slave has something before the faults begin: an empty one would be sent the newest segment only.
         put(master, 1, topic="First")
         await until(lambda: caught_up(master, slave), "the first message")

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.figures.metrics import BROKER_FAMILIES
+from orbitmq.broker.statistics.metrics import BROKER_FAMILIES
 from orbitmq.cli.settings import read_broker_settings, read_config
 from orbitmq.metrics.families import Kind
 from orbitmq.metrics.process import ProcessMetrics

@@ -20,7 +20,7 @@ from orbitmq.errors import CorruptionError
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.server import NameServer
 from orbitmq.requests import RequestCode
-from orbitmq.store.upkeep.flush import SyncWorker
+from orbitmq.store.maintenance.flush import SyncWorker
 from orbitmq.testing.faulty_fs import PAGE, FaultyFileSystem
 from orbitmq.transport.client import RpcClient
 from orbitmq.wire.headers import UpdateAndCreateTopicRequest
@@ -188,7 +188,7 @@ class World:
                 "orbitmq.broker.ports.bind_port",
             ):
                 stack.enter_context(mock.patch(place, self.network.bind))
-            stack.enter_context(mock.patch("orbitmq.store.upkeep.flush.SyncWorker", SimSyncWorker))
+            stack.enter_context(mock.patch("orbitmq.store.maintenance.flush.SyncWorker", SimSyncWorker))
             stack.enter_context(mock.patch("orbitmq.broker.failover.own_state.boot_id", self._boot_id))
             stack.enter_context(
                 mock.patch(

@@ -58,7 +58,7 @@ def test_a_member_with_an_old_copy_of_its_disk_is_not_elected_first(
         victim.fs = copy
         victim.start()
         await asyncio.sleep(30.0)
-        assert victim.server.failover.barred
+        assert victim.server.failover.ineligible
         for machine in group.brokers:
             if machine is not victim:
                 machine.start()

@@ -315,7 +315,7 @@ def test_a_member_in_doubt_waits_for_the_one_that_has_everything() -> None:
         group, master, slave = await slave_lost_power_when_its_master_died(world, Setup(2, "ASYNC_FLUSH"))
         await asyncio.sleep(60.0)
         assert slave.server.store.max_log_offset == 0
-        assert slave.server.failover.barred
+        assert slave.server.failover.ineligible
         assert not slave.server.failover.acting
         master.start()
         await group.until(group.whole, "whole group")
@@ -369,7 +369,7 @@ def test_a_member_that_reports_what_it_flushed_waits_for_nobody() -> None:
 def test_an_operator_accepts_the_loss_and_the_other_member_keeps_what_it_has() -> None:
     async def scenario(world: World) -> None:
         group, master, slave = await slave_lost_power_when_its_master_died(world, Setup(2, "ASYNC_FLUSH"))
-        await group.until(lambda: slave.server is not None and slave.server.failover.barred, "refusal")
+        await group.until(lambda: slave.server is not None and slave.server.failover.ineligible, "refusal")
         assert slave.process is not None
         failover = slave.server.failover
 

@@ -112,7 +112,7 @@ OTHER_LAYOUTS: Final[Mapping[str, str]] = {
     "src/orbitmq/runtime/filesystem.py": "a lock as the operating system takes it",
     "src/orbitmq/store/index/index_file.py": "index files",
     "src/orbitmq/store/queues/queue_ext.py": "the extension files of queues",
-    "src/orbitmq/store/upkeep/checkpoint.py": "the checkpoint file",
+    "src/orbitmq/store/maintenance/checkpoint.py": "the checkpoint file",
     "src/orbitmq/wire/bodies/offsets.py": "a request body of its own",
     "src/orbitmq/wire/bodies/registration.py": "a request body of its own",
 }

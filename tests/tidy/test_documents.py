@@ -12,7 +12,7 @@ from scripts import wrap_markdown
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "orbitmq"
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)[^)]*\)")
-# `store/upkeep/flush.py`, `tests/apache/`, `docs/formats/record.md`: a slash or a known ending makes it a path.
+# `store/maintenance/flush.py`, `tests/apache/`, `docs/formats/record.md`: a slash or a known ending makes it a path.
 PATH = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:\.(?:py|md|sh|toml|txt)|/))`")
 GLOSSARY_NAMES = re.compile(r"`((?:[\w.]+/)*\w+\.py)`((?: `[\w.]+`,?)+)")
 

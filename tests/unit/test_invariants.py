@@ -148,7 +148,7 @@ THREADS = {
     "src/orbitmq/broker/tables/table_file.py": "writes the tables of topics and groups",
     "src/orbitmq/namesrv/kv_config.py": "writes kvConfig.json",
     "src/orbitmq/namesrv/live_config.py": "writes the file of options",
-    "src/orbitmq/store/upkeep/flush.py": "the sync worker of the store",
+    "src/orbitmq/store/maintenance/flush.py": "the sync worker of the store",
     "src/orbitmq/transport/tls.py": "reads certificates",
 }
 

@@ -23,16 +23,12 @@ from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.flushed_reads import FlushedReads
 from orbitmq.broker.delivery.parking import Parking
 from orbitmq.broker.delivery.pull_waiters import TICK_S
-from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
 from orbitmq.broker.delivery.transactions import Transactions
 from orbitmq.broker.failover.coordinator import Failover
 from orbitmq.broker.failover.in_sync import InSyncSet
-from orbitmq.broker.figures.metrics import SIZES_S, BrokerMetrics
-from orbitmq.broker.figures.runtime_info import RuntimeInfo, RuntimeSources
-from orbitmq.broker.figures.slow_consumers import SLOW_CHECK_S, SlowConsumers
-from orbitmq.broker.figures.stats import SAMPLE_S, BrokerStats
 from orbitmq.broker.handlers.assignment import AssignmentHandlers, RouteQueues
 from orbitmq.broker.handlers.broker_state import StatsInspection
 from orbitmq.broker.handlers.client_connections import ClientInspection
@@ -68,6 +64,10 @@ from orbitmq.broker.replication.protection import StreamProtection
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.broker.scrubbing import ROUND_S, Scrubbing
 from orbitmq.broker.security import MoreOptions, Security
+from orbitmq.broker.statistics.metrics import SIZES_S, BrokerMetrics
+from orbitmq.broker.statistics.runtime_info import RuntimeInfo, RuntimeSources
+from orbitmq.broker.statistics.slow_consumers import SLOW_CHECK_S, SlowConsumers
+from orbitmq.broker.statistics.stats import SAMPLE_S, BrokerStats
 from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.broker.tables.consumer_filters import ConsumerFilters, compile_subscription
 from orbitmq.broker.tables.filter_servers import FilterServers
@@ -179,7 +179,7 @@ class Broker:
         self._replicas = ReplicaServer(config, self.store, self._stream)
         self.gate = AckGate(self.store, self._replicas.acks)
         levels = DelayLevels(self.store_config.delay_levels)
-        self.puts = PutDoor(
+        self.puts = WritePath(
             store=self.store,
             parking=Parking(config, levels, self._clock),
             stats=self.stats,
@@ -358,7 +358,7 @@ class Broker:
                 gate=self.gate,
                 in_sync=in_sync,
                 file=self._metadata_file("failover.json"),
-                on_office=self._elected,
+                on_elected=self._elected,
             )
 
     def _elected(self, epoch: int) -> None:
@@ -415,7 +415,7 @@ class Broker:
             self.topics,
             tls=self._client_tls,
             sign=self.security.signer,
-            on_master=lambda address, ha_address: self.roles.told_master(address, ha_address),
+            on_master=lambda address, ha_address: self.roles.master_announced(address, ha_address),
             filter_servers=self.filter_servers.addresses,
         )
 

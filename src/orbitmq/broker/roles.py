@@ -117,13 +117,13 @@ class RoleSwitch:
         """Register again because registered data changed without a change of role."""
         self._listener.role_changed()
 
-    def told_master(self, master_address: str, ha_address: str) -> None:
+    def master_announced(self, master_address: str, ha_address: str) -> None:
         """Handle our master's address from a name server or the master itself. With failover only etcd decides."""
         if self._config.failover_enabled:
             return
         if self._config.is_slave and master_address != self.address and ha_address != self.ha_address:
             self._sync.master_address = master_address
-            self.follower.told_master(master_address, ha_address)
+            self.follower.master_announced(master_address, ha_address)
 
     # -- failover --------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class RoleSwitch:
         if self._config.is_slave:
             self._sync.master_address = master_address
             self.follower.start()
-            self.follower.told_master(master_address, ha_address)
+            self.follower.master_announced(master_address, ha_address)
 
     async def freeze(self) -> None:
         """Stop following for now; the end of our log then stays fixed."""
@@ -240,7 +240,7 @@ class RoleSwitch:
     def take_master_info(self, told: ExchangeBrokerHaInfoRequest) -> None:
         """Handle a master's announcement of its address."""
         if told.master_address and told.master_ha_address:
-            self.told_master(told.master_address, told.master_ha_address)
+            self.master_announced(told.master_address, told.master_ha_address)
 
     def take_copied(self, told: str, topics: DataVersion, groups: DataVersion) -> None:
         """Record that a member of our failover group has copied these versions, if ``told`` names them."""

@@ -11,8 +11,8 @@ import msgspec
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.store.maintenance.scrub import PIECE_BYTES
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.upkeep.scrub import PIECE_BYTES
 
 __all__ = ["Scrubbing"]
 

@@ -237,7 +237,7 @@ class Clients:
             self._remove(client)
         logger.error("clients forgotten, their settings took too much count=%d", before - len(self._clients))
 
-    def heard(self, client: Client) -> None:
+    def mark_seen(self, client: Client) -> None:
         client.seen = self._now()
 
     def stream_ended(self, key: ClientKey, stream: Call) -> None:

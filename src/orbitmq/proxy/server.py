@@ -21,11 +21,11 @@ from orbitmq.proxy.certificate import file_times, server_tls
 from orbitmq.proxy.clients import Clients
 from orbitmq.proxy.commands import Commands
 from orbitmq.proxy.config import ProxyConfig
-from orbitmq.proxy.figures import ProxyMetrics
 from orbitmq.proxy.handles import HandleSeal, seal_keys
 from orbitmq.proxy.http2.limits import Http2Limits
 from orbitmq.proxy.http2.proxy_protocol import Balancers
 from orbitmq.proxy.http2.server import GrpcServer
+from orbitmq.proxy.metrics import ProxyMetrics
 from orbitmq.proxy.receiving import Receiving
 from orbitmq.proxy.remote_users import RemoteUsers
 from orbitmq.proxy.renewal import Renewal

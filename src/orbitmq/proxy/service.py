@@ -181,7 +181,7 @@ class Service:
             check_group(request.group.name)
         else:  # brokers check back with it on these topics
             await self._allow(call, *(Right.pub_topic(topic) for topic in client.topics))
-        self._clients.heard(client)
+        self._clients.mark_seen(client)
         return pb.HeartbeatResponse(status=OK)
 
     async def _termination(self, call: Call, request: pb.NotifyClientTerminationRequest) -> Message:

@@ -337,10 +337,10 @@ class Cluster:
         none."""
         return self.at_times(dict.fromkeys(keys, timestamp_ms))
 
-    def at_times(self, moments: Mapping[QueueKey, int]) -> QueueOffsets:
+    def at_times(self, times: Mapping[QueueKey, int]) -> QueueOffsets:
         """Like ``at_time``, with a time per queue."""
         return self._all_of(
-            moments, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda key: _time_header(key, moments[key])
+            times, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda key: _time_header(key, times[key])
         ).offsets
 
     def at_time_known(self, keys: Iterable[QueueKey], timestamp_ms: int) -> QueueOffsets:

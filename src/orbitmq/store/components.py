@@ -10,10 +10,10 @@ from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.index.index_service import IndexService
 from orbitmq.store.log.commit_log import CommitLog
-from orbitmq.store.log.damage import DamageNotes
+from orbitmq.store.log.damaged_ranges import DamagedRanges
 from orbitmq.store.log.segment import SegmentList
+from orbitmq.store.maintenance.checkpoint import Checkpoint
 from orbitmq.store.queues.queue_table import DeletedTopics, QueueTable
-from orbitmq.store.upkeep.checkpoint import Checkpoint
 from orbitmq.store.write.dispatch import Dispatcher
 
 __all__ = ["StoreParts"]
@@ -31,7 +31,7 @@ class StoreParts:
     index: IndexService | None
     checkpoint: Checkpoint
     deleted: DeletedTopics
-    damage: DamageNotes
+    damage: DamagedRanges
     dispatcher: Dispatcher
 
     @classmethod
@@ -54,6 +54,6 @@ class StoreParts:
             index=index,
             checkpoint=Checkpoint(fs, config.path("checkpoint")),
             deleted=DeletedTopics(fs, config.path("deletedTopics.json")),
-            damage=DamageNotes(fs, config.path("damagedRanges.json")),
+            damage=DamagedRanges(fs, config.path("damagedRanges.json")),
             dispatcher=Dispatcher(queues, index, DelayLevels(config.delay_levels), queues.extensions),
         )

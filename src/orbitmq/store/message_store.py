@@ -26,18 +26,18 @@ from orbitmq.store.errors import (
     BadAppend,
     StoreUnavailable,
 )
-from orbitmq.store.index.index_feed import IndexFeeder
+from orbitmq.store.index.catch_up import IndexCatchUp
 from orbitmq.store.layout import UNIT, UNIT_BYTES
+from orbitmq.store.maintenance.flush import Flusher, Post
+from orbitmq.store.maintenance.lock_files import AbortFile, StoreLock
+from orbitmq.store.maintenance.recovery import Recovery, RecoveryReport
+from orbitmq.store.maintenance.retention import Retention
+from orbitmq.store.maintenance.scrub import Scrubber
+from orbitmq.store.maintenance.write_fault import WriteFault
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.queues.extensions import Bitmap
 from orbitmq.store.read.reader import QueueReader
 from orbitmq.store.types import Appended, AppendedSend, Arrival, FlushMode, IndexUpdate, NewMessage
-from orbitmq.store.upkeep.flush import Flusher, Post
-from orbitmq.store.upkeep.lock_files import AbortFile, StoreLock
-from orbitmq.store.upkeep.recovery import Recovery, RecoveryReport
-from orbitmq.store.upkeep.retention import Retention
-from orbitmq.store.upkeep.scrub import Scrubber
-from orbitmq.store.upkeep.write_fault import WriteFault
 from orbitmq.store.write.appender import Appender
 from orbitmq.store.write.replayer import Replayer
 
@@ -90,7 +90,7 @@ class MessageStore:
         self._queues = parts.queues
         self._by_key = parts.queues.by_key
         self._index = parts.index
-        self._index_feeder = IndexFeeder(parts.log, parts.index) if parts.index is not None else None
+        self._index_feeder = IndexCatchUp(parts.log, parts.index) if parts.index is not None else None
         self._now_ms = clock.now_ms
         self._replayer = Replayer(parts)
         self._reader = QueueReader(parts, physical_memory_bytes() if memory_bytes is None else memory_bytes)

@@ -10,7 +10,7 @@ from typing import Any, cast
 from tests.unit.broker.kit import Asker, FakeConnection, channel, open_store, safe_file, subscriptions
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.clients import ConsumerTable, ProducerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets

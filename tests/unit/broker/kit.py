@@ -10,8 +10,8 @@ from typing import Any, cast
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.durability import AckGate, Replication
 from orbitmq.broker.delivery.parking import Parking
-from orbitmq.broker.delivery.put import PutDoor
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.delivery.put import WritePath
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.clients import ClientChannel
 from orbitmq.codes import SerializeType, Version
 from orbitmq.model.delay_levels import DelayLevels
@@ -147,9 +147,9 @@ def door(
     config: BrokerConfig = CONFIG,
     stats: BrokerStats | None = None,
     replication: Replication | None = None,
-) -> PutDoor:
+) -> WritePath:
     """The door for puts into ``store``."""
-    return PutDoor(
+    return WritePath(
         store=store,
         parking=Parking(config, DelayLevels(store.config.delay_levels), clock),
         stats=stats if stats is not None else BrokerStats(),

@@ -11,8 +11,8 @@ from tests.unit.store.support import ROOT, SEGMENT_BYTES, START_MS, open_store
 
 from orbitmq.broker.scrubbing import Scrubbing
 from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.store.maintenance import scrub
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.upkeep import scrub
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 from orbitmq.testing.manual_clock import ManualClock
 

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.broker.kit import Asker, door, open_store, safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.send_back import SendBackHandlers
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import ResponseCode

@@ -91,7 +91,7 @@ def test_silent_client_expires_and_one_that_is_heard_does_not() -> None:
     clock.advance(31_000)
     clients.expire()
     assert gone == [adopted], "without settings a client has to send heartbeats sooner"
-    clients.heard(heard)
+    clients.mark_seen(heard)
     clock.advance(90_000)
     clients.expire()
     assert gone == [adopted, silent]

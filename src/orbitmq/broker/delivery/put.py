@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.parking import Parking
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import SystemBusy
 from orbitmq.store.errors import StoreUnavailable
@@ -31,7 +31,7 @@ from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import Appended, AppendedSend, NewMessage
 from orbitmq.transport.router import PARKED, Answer, Call, Reply
 
-__all__ = ["PENDING_ACKS_MAX", "PutDoor", "Stored", "is_safe"]
+__all__ = ["PENDING_ACKS_MAX", "Stored", "WritePath", "is_safe"]
 
 PENDING_ACKS_MAX: Final = 10_000
 """Limit of unacknowledged appends; beyond it puts are refused."""
@@ -51,7 +51,7 @@ class Stored(NamedTuple):
         return self.where.log_offset + self.where.size
 
 
-class PutDoor:
+class WritePath:
     """Writes to the log of a master."""
 
     def __init__(self, *, store: MessageStore, parking: Parking, stats: BrokerStats, gate: AckGate) -> None:

@@ -20,8 +20,8 @@ from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.parking import unparked
-from orbitmq.broker.delivery.put import PutDoor, is_safe
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.delivery.put import WritePath, is_safe
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.errors import RecordError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.model.delay_levels import DelayLevels
@@ -58,7 +58,7 @@ class Schedule:
         config: BrokerConfig,
         store: MessageStore,
         levels: DelayLevels,
-        puts: PutDoor,
+        puts: WritePath,
         stats: BrokerStats,
         file: SafeFile,
         clock: Clock,

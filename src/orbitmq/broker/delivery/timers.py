@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.parking import TIMER_QUEUE, asked_ms, unparked
-from orbitmq.broker.delivery.put import PutDoor, is_safe
+from orbitmq.broker.delivery.put import WritePath, is_safe
 from orbitmq.broker.delivery.timer_files import (
     DELETE,
     PLAIN,
@@ -87,7 +87,7 @@ class Timers:
 
     config: BrokerConfig
     store: MessageStore
-    puts: PutDoor
+    puts: WritePath
     fs: FileSystem
     clock: Clock
 

@@ -40,8 +40,8 @@ from orbitmq.broker.delivery.half_messages import (
     op_message,
 )
 from orbitmq.broker.delivery.parking import HALF_QUEUE
-from orbitmq.broker.delivery.put import PutDoor, is_safe
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.delivery.put import WritePath, is_safe
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.clients import ClientChannel, ProducerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
@@ -92,7 +92,7 @@ class Transactions:
     topics: TopicTable
     offsets: ConsumerOffsets
     producers: ProducerTable
-    puts: PutDoor
+    puts: WritePath
     stats: BrokerStats
     clock: Clock
     may_check: Callable[[ClientChannel, str], bool] = lambda _producer, _topic: True

@@ -102,9 +102,9 @@ class Failover:
         gate: AckGate,
         in_sync: InSyncSet,
         file: SafeFile,
-        on_office: Callable[[int], None],
+        on_elected: Callable[[int], None],
     ) -> None:
-        """``file`` stores the newest epoch that our log is part of. ``on_office`` is called with the epoch after an
+        """``file`` stores the newest epoch that our log is part of. ``on_elected`` is called with the epoch after an
         election and before sends are accepted. Raises ``ConfigError``, ``CorruptionError``, ``OSError``."""
         self._config = config
         self._store = store
@@ -128,22 +128,22 @@ class Failover:
         """Time until the next round."""
         self._eager = False
         """Whether an operator is waiting for this broker to become master."""
-        self.barred = False
+        self.ineligible = False
         """Whether there is no master and this broker may not become it."""
         self._vacant_since: float | None = None
-        self._untold_at = 0.0
+        self._unpublished_at = 0.0
         """Last time a candidate had not yet published its log end. Ranked waiting starts here."""
         self._abstain_until = 0.0
         self._proposed_revision = -1
         self._accepts_loss = False
         """Whether an operator wants this broker elected regardless of what its log lacks."""
         self._aligning = _Aligned(0, 0, False)
-        self._told_end = -1
+        self._announced_end = -1
         """Last safe end received from the master we follow; -1 before the first."""
         self._seen: Seen | None = None
         self._wake = asyncio.Event()
         """Starts the next round immediately."""
-        self._complaint = ""
+        self._problem = ""
         recovery = store.recovery
         self._own_state = OwnState(
             file, is_empty=store.max_log_offset == 0, was_clean=recovery is None or recovery.clean
@@ -152,7 +152,7 @@ class Failover:
         self.in_sync = in_sync
         self.acting = False
         """Whether this broker is the master."""
-        self._on_office = on_office
+        self._on_elected = on_elected
         roles.replicas.epoch = 0
         roles.replicas.acks.in_sync = in_sync
         roles.before_following = self._align
@@ -197,10 +197,10 @@ class Failover:
             self._pause_s = _EAGER_S if self._eager else min(_ROUND_S_MAX, self._ttl_s / 6)
             try:
                 await self.look()
-                if not self.barred:
-                    self._complain("")
+                if not self.ineligible:
+                    self._log_problem("")
             except (OrbitError, OSError) as error:
-                self._complain(str(error))
+                self._log_problem(str(error))
             except Exception:  # one bad round must not end the group's only way to a master
                 logger.exception("a round of failover failed")
             try:
@@ -210,14 +210,14 @@ class Failover:
                 pass
             self._wake.clear()
 
-    def _complain(self, text: str) -> None:
+    def _log_problem(self, text: str) -> None:
         """Log the reason once per outage, and the recovery once."""
-        if bool(text) != bool(self._complaint):
+        if bool(text) != bool(self._problem):
             if text:
                 logger.warning("failover cannot work reason=%s", text)
             else:
                 logger.info("failover works again")
-        self._complaint = text
+        self._problem = text
 
     # -- observing the group ---------------------------------------------------------------------------
 
@@ -225,13 +225,13 @@ class Failover:
         """Run one round. Raises ``EtcdError``, ``StateError``, ``StoreError``."""
         await self._renew()
         seen = self._seen = await self._read()
-        self.barred = False
+        self.ineligible = False
         if self.acting:
             await self._lead(seen)
         elif seen.master_key is None:
             await self._stand(seen)
         elif self._is_ours(seen):
-            await self._take_office(seen)
+            await self._take_over(seen)
         else:
             self._vacant_since = None
             if await self._end_lease_of_dead(seen):
@@ -334,7 +334,7 @@ class Failover:
 
     # -- master ----------------------------------------------------------------------------------------
 
-    async def _take_office(self, seen: Seen) -> None:
+    async def _take_over(self, seen: Seen) -> None:
         state, master = seen.state, seen.master
         if state is None or master is None or state.master != self._own or state.epoch != master.epoch:
             raise StateError(f"we hold the key of epoch {master and master.epoch}, but the state is {state}")
@@ -373,7 +373,7 @@ class Failover:
         self._check_minimum()
         # This uses the version of the table as copied, so it must run before the version changes.
         self._roles.adopt_topics()
-        self._on_office(state.epoch)
+        self._on_elected(state.epoch)
         await self._roles.change(BrokerRole[self._config.failover_role], MASTER_ID)
         if not self.acting:
             await self._demote()
@@ -476,25 +476,28 @@ class Failover:
         state = seen.state
         forced = self._accepts_loss
         if state is not None and self._own not in state.in_sync and not forced:
-            self._bar(f"it is not in sync, as {state.in_sync} are")
+            self._mark_ineligible(f"it is not in sync, as {state.in_sync} are")
             return
         await self._roles.freeze()
         # An emptied store, or one that is too old, has nothing in common with the set's log.
         has_part = state is None or (self.epoch >= 1 and self._cut(state))
         if state is not None and has_part:
             self._own_state.cut_to(state.epoch)
-        told = seen.members.get(self._own)
+        published = seen.members.get(self._own)
         end = self._store.max_log_offset
-        is_told = told is not None and (told.log_end, told.vacancy) == (end, seen.state_revision)
-        if not is_told:
+        is_published = published is not None and (published.log_end, published.vacancy) == (
+            end,
+            seen.state_revision,
+        )
+        if not is_published:
             await self._publish(seen.state_revision)
         if not has_part:
-            self._bar(f"its log is of epoch {self.epoch}, which the history does not reach")
+            self._mark_ineligible(f"its log is of epoch {self.epoch}, which the history does not reach")
             return
         self._pause_s = min(self._pause_s, _CANDIDATE_ROUND_S)
         if self._vacant_since is None:
             self._vacant_since = now
-        if not is_told:
+        if not is_published:
             return
         if forced:
             await self._elect(seen, end, forced=True)
@@ -503,17 +506,17 @@ class Failover:
             return
         doubt = self._doubt(seen, end)
         if doubt:
-            self._bar(doubt)
+            self._mark_ineligible(doubt)
             return
-        rivals = [one for one in seen.members.values() if state is None or one.member in state.in_sync]
+        candidates = [one for one in seen.members.values() if state is None or one.member in state.in_sync]
         own = Member(self._own, "", "", self.epoch, end)
-        place = rank(own, rivals, 0 if state is None else state.preferred)
+        place = rank(own, candidates, 0 if state is None else state.preferred)
         patience_s = _NEW_GROUP_S if state is None else _TELL_S
-        has_to_tell = state is None or any(one.vacancy != seen.state_revision for one in rivals)
-        if has_to_tell and now - self._vacant_since < patience_s:
-            self._untold_at = now
+        must_publish = state is None or any(one.vacancy != seen.state_revision for one in candidates)
+        if must_publish and now - self._vacant_since < patience_s:
+            self._unpublished_at = now
             return
-        if now - max(self._untold_at, self._vacant_since) < place * _RANK_S:
+        if now - max(self._unpublished_at, self._vacant_since) < place * _RANK_S:
             return
         await self._elect(seen, end)
 
@@ -580,10 +583,10 @@ class Failover:
             parts.append("what was not flushed before the unclean stop of this broker may be missing")
         return "; ".join(parts)
 
-    def _bar(self, reason: str) -> None:
-        self.barred = True
+    def _mark_ineligible(self, reason: str) -> None:
+        self.ineligible = True
         self._vacant_since = None
-        self._complain(f"there is no master, and this broker may not become it: {reason}")
+        self._log_problem(f"there is no master, and this broker may not become it: {reason}")
 
     # -- slave -----------------------------------------------------------------------------------------
 
@@ -600,8 +603,8 @@ class Failover:
 
     def _flushes(self, seen: Seen) -> bool:
         """Whether the master acknowledges only flushed messages. If it publishes no flush mode, ours is assumed."""
-        told = "" if seen.master is None else seen.master.flush
-        return (told or self._store.flush_mode.value) == FlushMode.SYNC.value
+        published = "" if seen.master is None else seen.master.flush
+        return (published or self._store.flush_mode.value) == FlushMode.SYNC.value
 
     async def _aligned(self) -> None:
         aligned = self._aligning
@@ -609,21 +612,21 @@ class Failover:
         if aligned.flushes:
             await self._flush_log()
         self._own_state.enter(aligned.epoch, exposed=not aligned.flushes)
-        self._told_end = -1
+        self._announced_end = -1
         self._roles.follower.member = Membership(
-            encode_greeting(self._own, aligned.epoch), self._told_safe, aligned.flushes
+            encode_greeting(self._own, aligned.epoch), self._safe_end_announced, aligned.flushes
         )
 
-    def _told_safe(self, log_offset: int) -> None:
+    def _safe_end_announced(self, log_offset: int) -> None:
         """Called with the master's safe end: the whole set has the log up to here."""
-        self._told_end = log_offset
-        self.in_sync.told_safe(log_offset)
+        self._announced_end = log_offset
+        self.in_sync.safe_end_announced(log_offset)
 
     def _note_whole(self) -> None:
         """Clear the doubt once we have caught up. Everything acknowledged before the master's epoch is below its
         first offset, and everything acknowledged since is below the safe end that the master sends."""
         end = self._store.max_log_offset
-        if not (0 <= self._told_end <= end and self._aligning.begun_at <= end):
+        if not (0 <= self._announced_end <= end and self._aligning.begun_at <= end):
             return
         self._safe_end.cut(end)
         if self.in_doubt:
@@ -704,7 +707,7 @@ class Failover:
         elif role.value != self._config.failover_role:
             raise ServerError(f"with failover a master is {self._config.failover_role} (failoverRole)")
         else:
-            await self._ask_for_office(accept_loss=accept_loss)
+            await self._request_election(accept_loss=accept_loss)
 
     async def _hand_over(self) -> None:
         seen = await self._fresh()
@@ -718,13 +721,13 @@ class Failover:
             )
         await self._resign(seen)
 
-    async def _ask_for_office(self, *, accept_loss: bool) -> None:
+    async def _request_election(self, *, accept_loss: bool) -> None:
         seen = await self._fresh()
         state = seen.state
         if self.acting or state is None:
             return
         if accept_loss and seen.master_key is None:
-            await self._take_office_with_loss(state)
+            await self._take_over_with_loss(state)
             return
         if self._own not in state.in_sync:
             raise ServerError(
@@ -754,7 +757,7 @@ class Failover:
             while not self._serving():  # noqa: ASYNC110 - several parties take part in becoming master
                 await asyncio.sleep(0.05)
 
-    async def _take_office_with_loss(self, state: GroupState) -> None:
+    async def _take_over_with_loss(self, state: GroupState) -> None:
         if self.epoch < 1 or (self.epoch != state.epoch and cut_point(state, self.epoch) is None):
             raise ServerError(
                 f"this broker's log is of epoch {self.epoch}, which the group's history does not reach: it has no "
@@ -766,7 +769,7 @@ class Failover:
             await self._until_serving()
         except TimeoutError:
             raise ServerError(
-                f"this broker was not elected in time: {self._complaint or 'see its log'}"
+                f"this broker was not elected in time: {self._problem or 'see its log'}"
             ) from None
         finally:
             self._accepts_loss = self._eager = False

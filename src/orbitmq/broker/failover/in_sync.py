@@ -80,7 +80,7 @@ class InSyncSet:
             self.members = frozenset()
             self._proposed = None
 
-    def told_safe(self, log_offset: int) -> None:
+    def safe_end_announced(self, log_offset: int) -> None:
         """Called with the master's safe end: the whole set has the log up to here."""
         if not self.active and log_offset > self._store.confirm_offset:
             self._show(log_offset)

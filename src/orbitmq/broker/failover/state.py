@@ -170,7 +170,7 @@ def acknowledged_loss(state: GroupState, epoch: int, log_end: int) -> tuple[int,
     return lost
 
 
-def rank(own: Member, rivals: Iterable[Member], preferred: int) -> int:
+def rank(own: Member, candidates: Iterable[Member], preferred: int) -> int:
     """Returns how many candidates go before us: first the preferred one, then by newest epoch, longest log and lowest
     number."""
 
@@ -178,4 +178,4 @@ def rank(own: Member, rivals: Iterable[Member], preferred: int) -> int:
         return (member.member != preferred, -member.epoch, -member.log_end, member.member)
 
     mine = key(own)
-    return sum(key(rival) < mine for rival in rivals if rival.member != own.member)
+    return sum(key(candidate) < mine for candidate in candidates if candidate.member != own.member)

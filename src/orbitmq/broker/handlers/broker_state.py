@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.figures.stats import BrokerStats, StatsWindow
+from orbitmq.broker.statistics.stats import BrokerStats, StatsWindow
 from orbitmq.errors import ServerError
 from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from orbitmq.broker.figures.stats import BrokerStats
-from orbitmq.broker.figures.unfinished import UnfinishedCounter
+from orbitmq.broker.statistics.stats import BrokerStats
+from orbitmq.broker.statistics.unfinished import UnfinishedCounter
 from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets

@@ -6,7 +6,7 @@ Follows Apache's ConsumerManageProcessor and the offset part of AdminBrokerProce
 from __future__ import annotations
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.figures.unfinished import starts_in_memory
+from orbitmq.broker.statistics.unfinished import starts_in_memory
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.delivery.pull_waiters import PullWaiters, WaitingPull
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets

@@ -12,7 +12,7 @@ import binascii
 from typing import Final, NamedTuple
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.put import PutDoor, Stored
+from orbitmq.broker.delivery.put import Stored, WritePath
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Property
 from orbitmq.errors import (
@@ -92,7 +92,7 @@ class RecallHandlers:
         *,
         config: BrokerConfig,
         topics: TopicTable,
-        puts: PutDoor,
+        puts: WritePath,
         clock: Clock,
     ) -> None:
         self._config = config

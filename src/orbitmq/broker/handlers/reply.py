@@ -13,7 +13,7 @@ import random
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.codes import TRANSACTION_MASK, Property, ResponseCode
@@ -60,7 +60,7 @@ class ReplyHandlers:
         config: BrokerConfig,
         store_host: bytes,
         producers: ProducerTable,
-        puts: PutDoor,
+        puts: WritePath,
         checks: SendChecks,
         clock: Clock,
     ) -> None:

@@ -22,10 +22,10 @@ from typing import Final, Protocol
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.put import PutDoor
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.handlers.recall import recall_handle
 from orbitmq.broker.handlers.send_checks import NOT_A_MASTER, SendChecks
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.broker.tables.topics import TopicTable
@@ -121,7 +121,7 @@ class _Pending(msgspec.Struct):
 
 _message = attrgetter("message")
 _is_batch = attrgetter("is_batch")
-_Landed = tuple[_Pending, AppendedSend]
+_Stored = tuple[_Pending, AppendedSend]
 """A send that was appended, and its location."""
 
 
@@ -136,7 +136,7 @@ class SendHandlers:
     groups: GroupTable
     locks: QueueLocks
     stats: BrokerStats
-    puts: PutDoor
+    puts: WritePath
     checks: SendChecks
     unique_keys: UniqueKeys
     clock: Clock
@@ -351,7 +351,7 @@ class SendHandlers:
             for one in pending:
                 self._send_refusal(one, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}")
 
-    def _append(self, sends: list[_Pending]) -> list[_Landed]:
+    def _append(self, sends: list[_Pending]) -> list[_Stored]:
         """Append all sends with one write. If it is refused, split them until only refused sends are left out."""
         started = self.clock.monotonic()
         try:
@@ -383,7 +383,7 @@ class SendHandlers:
         if encoded is not None:
             one.answers.send(encoded)
 
-    def _acknowledge(self, landed: list[_Landed], log_end: int) -> None:
+    def _acknowledge(self, landed: list[_Stored], log_end: int) -> None:
         """Answer immediately the sends that are safe already, and the rest once the gate is passed."""
         if self.puts.gate.immediate:
             self._answer(landed, _SUCCESS)
@@ -393,7 +393,7 @@ class SendHandlers:
         if late:
             self.puts.when_safe(log_end, lambda code: self._answer(late, code))
 
-    def _answer(self, landed: list[_Landed], code: int) -> None:
+    def _answer(self, landed: list[_Stored], code: int) -> None:
         config = self.config
         # One write per connection.
         by_peer: dict[_Answers, list[SendAnswer]] = {}

@@ -10,9 +10,9 @@ import random
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.put import PutDoor
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.handlers.send_checks import FAQ
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import Perm, Property, TopicSysFlag, Version
@@ -58,7 +58,7 @@ class SendBackHandlers:
         store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
-        puts: PutDoor,
+        puts: WritePath,
         stats: BrokerStats,
     ) -> None:
         self._config = config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.errors import TopicNotFound

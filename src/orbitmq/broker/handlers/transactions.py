@@ -7,7 +7,7 @@ from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.half_messages import number
-from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.delivery.transactions import Transactions
 from orbitmq.codes import Property, SysFlag
 from orbitmq.errors import BrokerError, IllegalOperation, RecordError, ServerError, SlaveNotAvailable
@@ -39,7 +39,7 @@ class TransactionHandlers:
         config: BrokerConfig,
         store: MessageStore,
         transactions: Transactions,
-        puts: PutDoor,
+        puts: WritePath,
         clock: Clock,
     ) -> None:
         self._config = config

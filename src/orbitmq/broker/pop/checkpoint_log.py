@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.pop.checkpoints import Checkpoint, CheckpointTable
 from orbitmq.broker.pop.revive_records import (
     ACK_TAG,
@@ -75,7 +75,7 @@ class CheckpointLog:
         config: BrokerConfig,
         store: MessageStore,
         store_host: bytes,
-        puts: PutDoor,
+        puts: WritePath,
         offsets: ConsumerOffsets,
         clock: Clock,
         on_taken: Callable[[Checkpoint], None] | None = None,

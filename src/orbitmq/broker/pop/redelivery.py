@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.put import PutDoor
+from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.pop.checkpoint_log import CheckpointLog
 from orbitmq.broker.pop.checkpoints import Checkpoint
 from orbitmq.broker.tables.groups import GroupTable
@@ -47,7 +47,7 @@ class Redelivery:
     config: BrokerConfig
     store: MessageStore
     store_host: bytes
-    puts: PutDoor
+    puts: WritePath
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.delivery.put import PutDoor
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.pop.checkpoint_log import CheckpointLog
 from orbitmq.broker.pop.checkpoints import Checkpoint, CheckpointKey
 from orbitmq.broker.pop.order_locks import OrderLocks
@@ -33,6 +32,7 @@ from orbitmq.broker.pop.receipts import (
     topic_kind,
 )
 from orbitmq.broker.pop.redelivery import Redelivery
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
@@ -120,7 +120,7 @@ class PopService:
     config: BrokerConfig
     store: MessageStore
     store_host: bytes
-    puts: PutDoor
+    puts: WritePath
     topics: TopicTable
     groups: GroupTable
     offsets: ConsumerOffsets

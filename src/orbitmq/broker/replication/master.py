@@ -69,7 +69,7 @@ class SlaveLink(asyncio.Protocol):
         """Bytes sent in the previous second."""
         self._bytes_now = 0
         self._second = 0.0
-        self._told_safe = -1
+        self._announced_safe_end = -1
         self.last_read = self.last_write = self._opened = asyncio.get_running_loop().time()
 
     # -- protocol --------------------------------------------------------------------------------------
@@ -112,10 +112,10 @@ class SlaveLink(asyncio.Protocol):
     def _reported(self, log_end: int) -> None:
         store = self._server.store
         if self.next_offset < 0:
-            stranger = self._server.protection.refusal(self._reader.hello, self._host)
-            stranger = stranger or self._server.stranger(self._reader.greeting)
-            if stranger:
-                self.refuse(stranger)
+            refusal = self._server.protection.refusal(self._reader.hello, self._host)
+            refusal = refusal or self._server.peer_refusal(self._reader.greeting)
+            if refusal:
+                self.refuse(refusal)
                 return
             self.member = self._reader.greeting[0] if self._reader.greeting else 0
             self.next_offset = self._server.first_offset(log_end)
@@ -181,9 +181,9 @@ class SlaveLink(asyncio.Protocol):
         if not self.member or self._paused:
             return
         safe = self._server.store.confirm_offset
-        if safe > self._told_safe:
+        if safe > self._announced_safe_end:
             transport.write(encode_safe_end(safe))
-            self._told_safe = safe
+            self._announced_safe_end = safe
 
     def _tell_news(self, transport: asyncio.Transport) -> None:
         if self.has_news and self.member and not self._paused:
@@ -316,7 +316,7 @@ class ReplicaServer:
         for link in list(self.links):
             link.tick(now)
 
-    def stranger(self, greeting: tuple[int, int] | None) -> str:
+    def peer_refusal(self, greeting: tuple[int, int] | None) -> str:
         """Returns why a slave with that greeting is refused; empty when it is served. With failover only a master
         serves slaves, because one that followed another broker would receive bytes that may be truncated later."""
         if self.epoch is None:

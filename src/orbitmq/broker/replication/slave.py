@@ -78,7 +78,7 @@ class MasterLink(asyncio.Protocol):
         self._flushing = False
         self._tables_due = False
         """Whether the master's tables have changed and are not copied yet."""
-        self._is_heard = member is None
+        self._is_connected = member is None
         self._on_news = on_news
         self._reader = TransferReader(for_member=member is not None)
         self._transport: asyncio.Transport | None = None
@@ -121,8 +121,8 @@ class MasterLink(asyncio.Protocol):
             self.close(str(error))
             return
         # The first bytes show that the master has registered this link and will notify it of changes.
-        if self._reader.has_news or not self._is_heard:
-            self._is_heard, self._reader.has_news = True, False
+        if self._reader.has_news or not self._is_connected:
+            self._is_connected, self._reader.has_news = True, False
             if self._on_news is not None:
                 self._tables_due = True
                 self._on_news()
@@ -237,7 +237,7 @@ class Follower:
         self.on_news: Callable[[], None] | None = None
         """Called when the master's tables may have changed: on its notification and after connecting."""
 
-    def told_master(self, master_address: str, ha_address: str) -> None:
+    def master_announced(self, master_address: str, ha_address: str) -> None:
         """Set the master's current addresses. A fixed address in the config takes precedence."""
         fixed = self._config.fixed_ha_address
         ha_address = fixed or ha_address

@@ -148,10 +148,10 @@ class GroupTable:
 
     def delete(self, group: str) -> bool:
         """Remove a group; returns False when it does not exist."""
-        barred = self.forbidden_table.pop(group, None)
-        self._forbidden_count -= len(barred or ())
+        forbidden = self.forbidden_table.pop(group, None)
+        self._forbidden_count -= len(forbidden or ())
         known = self.configs.pop(group, None)
-        if known is None and barred is None:
+        if known is None and forbidden is None:
             return False
         self._file.forget(group)
         logger.info("group deleted group=%s", group)

@@ -77,8 +77,8 @@ class Call:
         "done",
         "drained",
         "fields",
+        "has_message",
         "header_bytes",
-        "heard",
         "inbox",
         "inbox_waiter",
         "is_dated",
@@ -113,7 +113,7 @@ class Call:
         """Bytes the connection counts for headers and messages."""
         self.is_dated = False
         """The signed date was checked."""
-        self.heard = False
+        self.has_message = False
         """At least one message of the client's stream has arrived."""
         self.received = bytearray()
         self.unacknowledged_bytes = 0

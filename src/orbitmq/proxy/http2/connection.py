@@ -554,7 +554,7 @@ class Http2Connection(Writer):
                     return
             self.keep(call, len(message))
             self.release(call, 5 + size)
-            call.heard = True
+            call.has_message = True
             call.inbox.append(message)
             call.wake()
         if call.remote_done and (call.inbox is None or received):
@@ -672,7 +672,7 @@ class Http2Connection(Writer):
             self._out.append(frame(frames.PING, 0, 0, _PING_PAYLOAD))
         seen = len(self.calls)
         for call in list(self.calls.values()):
-            if not call.remote_done and not call.heard and not call.done:
+            if not call.remote_done and not call.has_message and not call.done:
                 allowed_s = limits.request_s + len(call.received) / limits.request_bytes_s
                 if now - call.opened > allowed_s:
                     self.finish(call, GrpcStatus.DEADLINE_EXCEEDED, "the request did not become complete")

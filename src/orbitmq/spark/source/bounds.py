@@ -44,8 +44,8 @@ def batch_plan(cluster: Cluster, options: SourceOptions) -> BatchPlan:
     low = cluster.earliest(queues)
     start = starting_offsets(cluster, options)
     if options.ending_times is not None:
-        moments = _moments("endingOffsetsByTimestamp", options.ending_times, queues)
-        end = cluster.latest(queues) | cluster.at_times(moments)
+        times = _times("endingOffsetsByTimestamp", options.ending_times, queues)
+        end = cluster.latest(queues) | cluster.at_times(times)
     elif options.ending_timestamp_ms is not None:
         end = cluster.at_time(queues, options.ending_timestamp_ms)
     else:
@@ -85,28 +85,28 @@ def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:
 
 def _starting_at(cluster: Cluster, options: SourceOptions, queues: list[QueueKey]) -> QueueOffsets:
     """Start by store time; queues without a time start at the earliest message."""
-    name, moments = "startingTimestamp", dict.fromkeys(queues, options.starting_timestamp_ms or 0)
+    name, times = "startingTimestamp", dict.fromkeys(queues, options.starting_timestamp_ms or 0)
     if options.starting_times is not None:
-        name, moments = (
+        name, times = (
             "startingOffsetsByTimestamp",
-            _moments("startingOffsetsByTimestamp", options.starting_times, queues),
+            _times("startingOffsetsByTimestamp", options.starting_times, queues),
         )
-    start = cluster.at_times(moments) | cluster.earliest(key for key in queues if key not in moments)
+    start = cluster.at_times(times) | cluster.earliest(key for key in queues if key not in times)
     if options.fail_on_late_time:
-        high = cluster.latest(moments)
-        for key in sorted(moments):
+        high = cluster.latest(times)
+        for key in sorted(times):
             if start[key] >= high[key]:
                 raise ConfigError(
-                    f"option {name!r}: queue {key} has no message stored at {moments[key]} or later, and "
+                    f"option {name!r}: queue {key} has no message stored at {times[key]} or later, and "
                     "startingOffsetsByTimestampStrategy is error"
                 )
     return start
 
 
-def _moments(name: str, given: Offsets, queues: list[QueueKey]) -> dict[QueueKey, int]:
+def _times(name: str, given: Offsets, queues: list[QueueKey]) -> dict[QueueKey, int]:
     """Returns the given times by queue. Raises ``ConfigError`` for a queue that does not exist."""
-    moments = from_offsets(given)
-    for key in moments:
+    times = from_offsets(given)
+    for key in times:
         if key not in queues:
             raise ConfigError(f"option {name!r} names queue {key}, which does not exist")
-    return moments
+    return times

@@ -10,7 +10,7 @@ from pyarrow import fs as pafs  # type: ignore[import-untyped]  # pyarrow has no
 
 from orbitmq.record.scan import scan
 from orbitmq.spark.store.files import Segment, open_location, open_segment
-from orbitmq.store.upkeep.checkpoint import CHECKPOINT_BYTES, believable
+from orbitmq.store.maintenance.checkpoint import CHECKPOINT_BYTES, believable
 
 __all__ = ["indexed_until", "store_root"]
 

@@ -39,7 +39,7 @@ NAME_DIGITS: Final = 17
 class IndexService:
     """The index of one store. Owned by the store's thread; only the function ``sync_job`` returns may run on another.
 
-    A full disk never reaches the caller: the index pauses and drops waiting keys until ``IndexFeeder`` has caught it
+    A full disk never reaches the caller: the index pauses and drops waiting keys until ``IndexCatchUp`` has caught it
     up from ``rebuild_from``.
     """
 

@@ -13,8 +13,8 @@ from orbitmq.errors import CorruptionError, RecordError
 from orbitmq.record.codec import decode_record
 from orbitmq.record.hosts import host_text
 from orbitmq.record.scan import EndKind, ScannedRecord
+from orbitmq.store.maintenance.checkpoint import Checkpoint
 from orbitmq.store.tools.offline import OfflineQueue, OfflineStore
-from orbitmq.store.upkeep.checkpoint import Checkpoint
 
 __all__ = [
     "CheckpointRow",

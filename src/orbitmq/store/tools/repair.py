@@ -32,11 +32,11 @@ from orbitmq.errors import OrbitError
 from orbitmq.record.scan import EndKind, ScanEnd, ScannedRecord, is_zero, scan
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
 from orbitmq.store.config import StoreConfig
+from orbitmq.store.maintenance.checkpoint import Checkpoint
+from orbitmq.store.maintenance.lock_files import StoreLock
 from orbitmq.store.tools.offline import OfflineSegment, OfflineStore
 from orbitmq.store.tools.repair_queues import RepairedQueue, repair_queues
 from orbitmq.store.tools.verify import next_record
-from orbitmq.store.upkeep.checkpoint import Checkpoint
-from orbitmq.store.upkeep.lock_files import StoreLock
 
 __all__ = ["FetchFailed", "RepairReport", "RepairedRange", "find_damage", "repair"]
 

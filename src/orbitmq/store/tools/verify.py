@@ -33,10 +33,10 @@ from orbitmq.store.config import StoreConfig
 from orbitmq.store.index.index_file import IndexFile
 from orbitmq.store.index.index_keys import index_keys
 from orbitmq.store.layout import SCHEDULE_TOPIC
+from orbitmq.store.maintenance.checkpoint import Checkpoint
+from orbitmq.store.maintenance.lock_files import is_locked
 from orbitmq.store.queues.queue_ext import is_ext_address
 from orbitmq.store.tools.offline import OfflineQueue, OfflineSegment, OfflineStore
-from orbitmq.store.upkeep.checkpoint import Checkpoint
-from orbitmq.store.upkeep.lock_files import is_locked
 from orbitmq.store.write.dispatch import NO_UNIT, due_or_tag_code
 
 __all__ = ["Finding", "Report", "next_record", "verify"]

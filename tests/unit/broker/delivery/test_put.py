@@ -12,7 +12,7 @@ from tests.unit.broker.kit import CONFIG, door, message, open_store, safe_file
 
 from orbitmq.broker.delivery.put import PENDING_ACKS_MAX
 from orbitmq.broker.delivery.schedule import Schedule
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import SystemBusy
 from orbitmq.model.delay_levels import DelayLevels

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.broker.kit import CONFIG, door, message, open_store, safe_file
 
 from orbitmq.broker.delivery.schedule import Schedule
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.errors import MessageIllegal
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC

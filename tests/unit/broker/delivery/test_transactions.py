@@ -16,8 +16,8 @@ from orbitmq.broker.delivery import transactions as transactions_module
 from orbitmq.broker.delivery.half_messages import as_committed, mark_offsets, op_message
 from orbitmq.broker.delivery.parking import Parking
 from orbitmq.broker.delivery.transactions import Transactions
-from orbitmq.broker.figures.stats import BrokerStats
 from orbitmq.broker.handlers.transactions import TransactionHandlers
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable

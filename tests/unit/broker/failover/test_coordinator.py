@@ -112,7 +112,7 @@ def candidate(
         failover_enabled=True, broker_id=3, failover_group="g", etcd_endpoints="http://e:1", **options
     )
     gate: Any = SimpleNamespace()
-    in_sync: Any = SimpleNamespace(told_safe=None)
+    in_sync: Any = SimpleNamespace(safe_end_announced=None)
     failover = Failover(
         config=config,
         store=store,
@@ -120,7 +120,7 @@ def candidate(
         gate=gate,
         in_sync=in_sync,
         file=file,
-        on_office=lambda _epoch: None,
+        on_elected=lambda _epoch: None,
     )
     return failover, etcd
 
@@ -193,7 +193,7 @@ def test_a_log_in_doubt_is_elected_only_when_the_whole_set_is_back_without_a_lon
             etcd.acknowledge(LOG_END + 1)
         etcd.tell(1, LOG_END - 1, REVISION)
         assert not await stand(failover, etcd, 30.0), "member 2 may have what is missing"
-        assert failover.barred
+        assert failover.ineligible
         etcd.tell(2, LOG_END + 1, REVISION - 1)
         assert not await stand(failover, etcd, 5.0), "member 2 has not told in this vacancy"
         etcd.tell(2, LOG_END + 1, REVISION)

@@ -116,11 +116,11 @@ def test_consumers_wait_for_the_set_and_are_woken_under_load() -> None:
     world.set.end()
     assert world.log.confirm_offset == 200, "the next master may not have the rest"
     assert len(world.woken) == 2
-    world.set.told_safe(250)
+    world.set.safe_end_announced(250)
     assert world.log.confirm_offset == 250, "as the next master says"
     assert len(world.woken) == 2
-    world.set.told_safe(300)
-    world.set.told_safe(10)
+    world.set.safe_end_announced(300)
+    world.set.safe_end_announced(10)
     assert world.log.confirm_offset == 300
     assert len(world.woken) == 3
 
@@ -129,13 +129,13 @@ def test_a_slave_shows_what_its_master_says_is_safe_and_a_new_master_goes_on_fro
     world = World()
     world.log.max_log_offset = 100
     assert world.log.confirm_offset == 0, "after a start it is unknown what is safe"
-    world.set.told_safe(100)
+    world.set.safe_end_announced(100)
     world.write()
     assert (world.log.confirm_offset, world.woken) == (100, [])
     world.begin(1, 2)
     assert world.set.safe_end() == -1, "the other member is missing"
     assert world.log.confirm_offset == 100, "what was safe stays so"
-    world.set.told_safe(200)
+    world.set.safe_end_announced(200)
     assert world.log.confirm_offset == 100, "a master decides by itself"
     world.links = [Link(2, 200)]
     world.set.progressed()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.broker.admin_kit import World
 
-from orbitmq.broker.figures.slow_consumers import SlowConsumers
+from orbitmq.broker.statistics.slow_consumers import SlowConsumers
 
 
 class Guarded(World):

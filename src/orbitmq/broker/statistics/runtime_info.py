@@ -13,7 +13,7 @@ from typing import Final
 
 from orbitmq import __version__
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.figures.stats import BrokerStats, PutTimes, Rates
+from orbitmq.broker.statistics.stats import BrokerStats, PutTimes, Rates
 from orbitmq.codes import Version, version_name
 from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.clock import Clock

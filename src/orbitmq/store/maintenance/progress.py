@@ -13,7 +13,7 @@ import logging
 from typing import Final
 
 from orbitmq.store.components import StoreParts
-from orbitmq.store.upkeep.flush import directories_of, sync_file
+from orbitmq.store.maintenance.flush import directories_of, sync_file
 
 __all__ = ["RecoveryProgress", "filled_queue_count"]
 

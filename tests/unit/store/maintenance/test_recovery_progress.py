@@ -9,9 +9,9 @@ import pytest
 from tests.unit.store.support import ROOT, SEGMENT_BYTES, START_MS, bodies, message, open_store
 
 from orbitmq.errors import CorruptionError
+from orbitmq.store.maintenance import progress, recovery
+from orbitmq.store.maintenance.checkpoint import Checkpoint
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.upkeep import progress, recovery
-from orbitmq.store.upkeep.checkpoint import Checkpoint
 from orbitmq.testing.faulty_fs import FaultyFileSystem, SimulatedCrash
 from orbitmq.testing.manual_clock import ManualClock
 

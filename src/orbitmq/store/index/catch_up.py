@@ -9,13 +9,13 @@ from orbitmq.store.index.index_keys import IndexedRecord
 from orbitmq.store.index.index_service import IndexService
 from orbitmq.store.log.commit_log import CommitLog
 
-__all__ = ["IndexFeeder"]
+__all__ = ["IndexCatchUp"]
 
 STEP_BYTES: Final = 4 << 20
 """Log bytes indexed per step: about 10,000 small records, some 20 ms."""
 
 
-class IndexFeeder:
+class IndexCatchUp:
     """Catches up a paused index: each ``step`` indexes the next piece of the log, and the last one resumes the index.
 
     Runs on the store's thread, so no append can slip in between the last piece and the resumption.

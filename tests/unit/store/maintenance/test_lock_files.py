@@ -11,7 +11,7 @@ from tests.golden.data import files
 
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
 from orbitmq.store.errors import StoreLocked
-from orbitmq.store.upkeep.lock_files import AbortFile, StoreLock
+from orbitmq.store.maintenance.lock_files import AbortFile, StoreLock
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 # What Java's FileChannel.lock does: a POSIX record lock on byte 0.

@@ -15,9 +15,9 @@ from tests.unit.store.support import (
 )
 
 from orbitmq.errors import CorruptionError
+from orbitmq.store.maintenance.checkpoint import Checkpoint
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import ReadStatus
-from orbitmq.store.upkeep.checkpoint import Checkpoint
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 from orbitmq.testing.manual_clock import ManualClock
 

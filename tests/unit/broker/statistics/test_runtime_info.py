@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.admin_kit import World
 
 from orbitmq.broker.config import BrokerRole
-from orbitmq.broker.figures.runtime_info import RuntimeInfo, RuntimeSources, human_bytes, java_double
+from orbitmq.broker.statistics.runtime_info import RuntimeInfo, RuntimeSources, human_bytes, java_double
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, DiskUsage, LocalFileSystem
 
 # Every key a 5.5.0 broker without delayed messages tells, but the one that ends with a path.

@@ -14,10 +14,10 @@ from tests.unit.store.support import ROOT, START_MS, bodies, config, message, op
 from orbitmq.runtime.filesystem import LocalFileSystem
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreUnavailable
+from orbitmq.store.maintenance.checkpoint import Checkpoint
+from orbitmq.store.maintenance.flush import SyncWorker
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import FlushMode
-from orbitmq.store.upkeep.checkpoint import Checkpoint
-from orbitmq.store.upkeep.flush import SyncWorker
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 from orbitmq.testing.manual_clock import ManualClock
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.broker.admin_kit import World, talking
 from tests.unit.broker.kit import channel, subscriptions
 
-from orbitmq.broker.figures.unfinished import QueueLag, UnfinishedCounter
+from orbitmq.broker.statistics.unfinished import QueueLag, UnfinishedCounter
 
 START_MS = 1_700_000_000_000
 

@@ -7,10 +7,10 @@ import msgspec
 from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.store.config_files import ConfigFile
 
-__all__ = ["DamageNotes"]
+__all__ = ["DamagedRanges"]
 
 
-class DamageNotes:
+class DamagedRanges:
     """``damagedRanges.json`` in the store's root: pairs of log offsets, from the first damaged byte to the one after
     the last.
 

@@ -37,8 +37,8 @@ from orbitmq.store.components import StoreParts
 from orbitmq.store.errors import StoreError
 from orbitmq.store.index.index_keys import index_keys
 from orbitmq.store.layout import UNIT
+from orbitmq.store.maintenance.progress import RecoveryProgress, filled_queue_count
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
-from orbitmq.store.upkeep.progress import RecoveryProgress, filled_queue_count
 
 __all__ = ["Recovery", "RecoveryReport"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.statistics.stats import BrokerStats
 
 T0 = 1_000_000
 

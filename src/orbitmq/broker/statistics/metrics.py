@@ -23,10 +23,10 @@ from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
 from orbitmq.broker.delivery.transactions import Transactions
-from orbitmq.broker.figures.stats import FINISH_BOUNDS_S, BrokerStats, Traffic
-from orbitmq.broker.figures.unfinished import UnfinishedCounter
 from orbitmq.broker.pop.service import PopService
 from orbitmq.broker.roles import RoleSwitch
+from orbitmq.broker.statistics.stats import FINISH_BOUNDS_S, BrokerStats, Traffic
+from orbitmq.broker.statistics.unfinished import UnfinishedCounter
 from orbitmq.broker.tables.clients import ClientChannel, ConsumerTable, ProducerTable
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.limits import Bound

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.unit.store.support import message, open_store
 
-from orbitmq.broker.figures.metrics import MessageSizes
-from orbitmq.broker.figures.stats import BrokerStats
+from orbitmq.broker.statistics.metrics import MessageSizes
+from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.store.message_store import MessageStore
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 

@@ -9,8 +9,8 @@ from tests.unit.store.read.test_integrity import BAD, COUNT, LOG, QUEUE, RECORD_
 from tests.unit.store.support import SEGMENT_BYTES, message, open_store
 
 from orbitmq.kernel.layout import UNIT
+from orbitmq.store.maintenance import scrub
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.upkeep import scrub
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 

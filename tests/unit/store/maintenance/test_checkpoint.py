@@ -8,7 +8,7 @@ from struct import Struct
 import pytest
 from tests.golden.data import STORES, files, messages
 
-from orbitmq.store.upkeep.checkpoint import CHECKPOINT_BYTES, Checkpoint
+from orbitmq.store.maintenance.checkpoint import CHECKPOINT_BYTES, Checkpoint
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 PATH = "/store/checkpoint"

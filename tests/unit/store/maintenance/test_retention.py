@@ -9,8 +9,7 @@ import pytest
 from orbitmq.broker.config import change_option
 from orbitmq.errors import ConfigError
 from orbitmq.store.config import StoreConfig, delete_hours
-from orbitmq.store.types import SegmentInfo
-from orbitmq.store.upkeep.retention import (
+from orbitmq.store.maintenance.retention import (
     DiskGuard,
     DiskLevel,
     Retention,
@@ -18,6 +17,7 @@ from orbitmq.store.upkeep.retention import (
     expired_segments,
     is_delete_hour,
 )
+from orbitmq.store.types import SegmentInfo
 
 HOUR = 3_600_000
 NOON = 12 * HOUR  # of the first day of the epoch, UTC
