@@ -349,9 +349,18 @@ def _shares(sink: spec.Sink) -> bool:
     return getattr(sink, "output_mode", "append") == "append"
 
 
+def _check_key(key: str | list[str], path: str) -> None:
+    if isinstance(key, list) and not key:
+        raise SpecError(path, "name at least one column")
+    for name in [key] if isinstance(key, str) else key:
+        if key and not spec.KEY_NAME.fullmatch(name):
+            raise SpecError(path, f"{name!r} is no column; write a name, or names joined by dots for a field")
+
+
 def _check_table(sink: spec.DeltaSink | spec.IcebergSink, path: str) -> None:
     check_duration(sink.compact_every, f"{path}.compactEvery")
     check_duration(sink.keep_versions, f"{path}.keepVersions")
+    _check_key(sink.key, f"{path}.key")
     if sink.key and sink.output_mode == "complete":
         raise SpecError(f"{path}.key", "outputMode complete replaces the whole table; a key is for append")
     if sink.scd and not sink.key:

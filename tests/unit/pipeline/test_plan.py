@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +301,9 @@ def test_sinks_of_one_relation_share_a_query_where_they_may_and_travel_to_a_conn
 
 def test_changes_are_refused_where_they_could_not_be_applied() -> None:
     delta = {"kind": "delta", "path": "t"}
+    assert refusal(sinks=[delta | {"key": []}]) == "sinks[0].key: name at least one column"
+    assert refusal(sinks=[delta | {"key": "a b"}]).startswith("sinks[0].key: 'a b' is no column")
+    assert refusal(sinks=[delta | {"key": ["a", ""]}]).startswith("sinks[0].key: '' is no column")
     assert refusal(sinks=[delta | {"scd": 1}]).startswith("sinks[0].key: scd applies changes by key")
     keyed = delta | {"scd": 2, "key": ["a", "b.c"]}
     assert plan(sinks=[keyed]).queries[0].name == "orders_delta"
@@ -308,3 +313,14 @@ def test_changes_are_refused_where_they_could_not_be_applied() -> None:
     step = {"name": "d", "kind": "decode", "format": "json", "schema": "a int"}
     assert "is for format: debezium" in refusal(steps=[step | {"debezium": {"table": "t"}}])
     assert "leave this out" in refusal(steps=[step | {"format": "debezium", "flatten": True}])
+
+
+def test_process_that_has_read_a_pipeline_ends_in_order() -> None:
+    """A union that msgspec handles wrongly crashed one process of four while the interpreter ended."""
+    program = (
+        "import msgspec\n"
+        "from orbitmq.pipeline import spec\n"
+        "msgspec.convert({'name': 'a', 'sources': {}, 'sinks': []}, spec.Pipeline)\n"
+    )
+    codes = {subprocess.run([sys.executable, "-c", program], check=False).returncode for _ in range(15)}
+    assert -11 not in codes

@@ -270,8 +270,8 @@ final class PushConsumers {
             if (replyHandle != null && success) {
                 reply(messages);
             }
+            count.addAndGet(messages.size());  // before a test hears of them
             events.forEach(event -> driver.wire.emit("message", handle, event));
-            count.addAndGet(messages.size());
             if (sleepMs > 0) {
                 try {
                     Thread.sleep(sleepMs);
