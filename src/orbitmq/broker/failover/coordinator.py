@@ -512,8 +512,8 @@ class Failover:
         own = Member(self._own, "", "", self.epoch, end)
         place = rank(own, candidates, 0 if state is None else state.preferred)
         patience_s = _NEW_GROUP_S if state is None else _TELL_S
-        must_publish = state is None or any(one.vacancy != seen.state_revision for one in candidates)
-        if must_publish and now - self._vacant_since < patience_s:
+        some_unpublished = state is None or any(one.vacancy != seen.state_revision for one in candidates)
+        if some_unpublished and now - self._vacant_since < patience_s:
             self._unpublished_at = now
             return
         if now - max(self._unpublished_at, self._vacant_since) < place * _RANK_S:

@@ -120,6 +120,8 @@ class PullRuns:
                 queue = queues.get((request.topic, queue_id))
                 if queue is None or not queue.min_offset <= offset < queue.max_offset:
                     break
+                if guard is not None:
+                    guard(frame, connection)  # first: looking up a reader may create its group
                 reader = readers.get(key)
                 if reader is None:
                     reader = readers[key] = self._reader_of(request, connection)
@@ -139,8 +141,6 @@ class PullRuns:
                         break
                     low = window[1]
                     high = low + len(window[0])
-                if guard is not None:
-                    guard(frame, connection)
                 if reader.commits:
                     if reader.committed.get(queue_id, _NEVER) > request.commit_offset:
                         break
