@@ -483,12 +483,9 @@ class Failover:
         has_part = state is None or (self.epoch >= 1 and self._cut(state))
         if state is not None and has_part:
             self._own_state.cut_to(state.epoch)
-        published = seen.members.get(self._own)
+        key = seen.members.get(self._own)
         end = self._store.max_log_offset
-        is_published = published is not None and (published.log_end, published.vacancy) == (
-            end,
-            seen.state_revision,
-        )
+        is_published = key is not None and (key.log_end, key.vacancy) == (end, seen.state_revision)
         if not is_published:
             await self._publish(seen.state_revision)
         if not has_part:
