@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from tests.support.waiting import until_async
 
 from orbitmq.admin import Admin, AdminOptions
@@ -163,6 +163,7 @@ def chromium() -> Iterator[Browser]:
         if os.environ.get("CI") == "true":
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
+    expect.set_options(timeout=WAIT_S * 1000)  # 5 s by default, which a busy machine misses
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
