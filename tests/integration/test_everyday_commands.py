@@ -71,6 +71,14 @@ def test_topic_is_created_described_altered_and_deleted(broker: RunningBroker) -
     assert "Made" not in ok(broker, "topic", "list")["topics"]
 
 
+def test_topic_list_shows_system_topics_only_when_asked(broker: RunningBroker) -> None:
+    ok(broker, "topic", "create", "Mine")
+    shown = run(broker, "topic", "list").output.splitlines()
+    assert "Mine" in shown
+    assert "SCHEDULE_TOPIC_XXXX" not in shown
+    assert {"Mine", "SCHEDULE_TOPIC_XXXX"} <= set(run(broker, "topic", "list", "-a").output.splitlines())
+
+
 def test_misspelt_topic_is_answered_with_near_names(broker: RunningBroker) -> None:
     ok(broker, "topic", "create", "Orders")
     done = run(broker, "topic", "alter", "Ordrs", "-q", "3")

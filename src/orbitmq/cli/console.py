@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,15 @@ def option_meanings() -> Mapping[str, OptionMeaning]:
     }
 
 
+def _new_password(*, from_stdin: bool) -> str:
+    if not from_stdin:
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
+    password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise ConfigError("--password-stdin found no password on standard input")
+    return password
+
+
 @click.command("console")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -64,13 +74,14 @@ def option_meanings() -> Mapping[str, OptionMeaning]:
 )
 @click.option("--broker-login", is_flag=True, help="People log in with users of the broker.")
 @click.option(
-    "--add-user", metavar="NAME", help="Add a user to the file of --users, ask for the password, end."
+    "--add-user", metavar="NAME", help="Add a user to the file of --users, ask for the password, and exit."
 )
+@click.option("--password-stdin", is_flag=True, help="Read the password for --add-user from standard input.")
 @click.option(
     "--role",
     type=click.Choice(["viewer", "operator", "admin"]),
     default="viewer",
-    help="Of --add-user [viewer].",
+    help="Role for --add-user [viewer].",
 )
 @click.option("--read-only", is_flag=True, help="Nothing can be changed, whoever asks.")
 @click.option(
@@ -106,7 +117,7 @@ def console_command(**given: Any) -> None:
         if given["add_user"]:
             if given["users"] is None:
                 raise ConfigError("--add-user needs --users FILE")
-            password = click.prompt("Password", hide_input=True, confirmation_prompt=True)
+            password = _new_password(from_stdin=given["password_stdin"])
             UserFile.add(given["users"], given["add_user"], Role.parse(given["role"]), password)
             click.echo(f"{given['add_user']} is {given['role']} in {given['users']}")
             return

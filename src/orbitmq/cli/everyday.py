@@ -153,12 +153,15 @@ def _topic_view(result: everyday.TopicDescription, args: Args) -> list[Part]:
 
 
 _TOPIC_COMMANDS: Final = (
-    _short(
-        "topics",
-        "topicList",
-        "list",
-        "Topics registered with the name server.",
-        (_of("topics", "topicList", "all"),),
+    Command(
+        name="list",
+        help="Topics registered with the name server, without system, retry and dead-letter topics.",
+        flags=(Flag(names=("-a", "--all"), help="List these topics as well.", switch=True),),
+        call=lambda admin, args: topics.listed_topics(admin),
+        view=lambda result, args: [
+            Lines([one for one in result.topics if args["all"] or one not in result.system])
+        ],
+        results=(topics.TopicNames,),
     ),
     Command(
         name="create",

@@ -33,7 +33,9 @@ from orbitmq.kernel import NAME as KERNEL
 from orbitmq.runtime.logs import configure_logging
 
 if TYPE_CHECKING:
+    from orbitmq.broker.broker import Broker
     from orbitmq.namesrv.config import NameServerConfig
+    from orbitmq.namesrv.server import NameServer
     from orbitmq.proxy.config import ProxyConfig
 
 __all__ = ["up_command"]
@@ -55,7 +57,7 @@ class _Running:
     """Name and address; a slave's name is derived from its broker's."""
     proxy: str
     """The gRPC address; empty if the extra it needs is not installed."""
-    metrics: tuple[str, ...]
+    metrics: tuple[tuple[str, str], ...]
     data: Path
     log: Path
     message_count: int
@@ -161,7 +163,7 @@ def up_command(
             async with broker_and_proxy(make, proxy_config) as both:
                 broker = both.broker
                 proxy = "" if both.proxy is None else both.proxy.address
-                metrics = tuple(part.metrics.address for part in (broker, name_server) if part.metrics)
+                metrics = _metrics_addresses(broker, name_server)
                 stored = _stored_count(broker)
                 children = _more_brokers(given["brokers"], read, settings, known, data, log)
                 if given["slaves"]:
@@ -275,6 +277,11 @@ def _proxy_config(asked: int | None) -> ProxyConfig | None:
     return ProxyConfig(port=port, bind_address=_LOOPBACK)
 
 
+def _metrics_addresses(broker: Broker, name_server: NameServer) -> tuple[tuple[str, str], ...]:
+    servers = (("broker", broker.metrics), ("name server", name_server.metrics))
+    return tuple((server, metrics.address) for server, metrics in servers if metrics)
+
+
 def _metrics_ports(asked: int | None) -> tuple[int, int]:
     """Returns the broker's and the name server's metrics ports: the requested ones, or the defaults if both are
     free."""
@@ -319,7 +326,9 @@ def _ready(running: _Running) -> str:
     absent = "not installed; to have it: pip install 'orbitmq[proxy]'"
     grpc = f"  gRPC         {f'{running.proxy} (clients of 5.x)' if running.proxy else absent}\n"
     brokers = "".join(f"  {'broker':<11}  {address}  {name}\n" for name, address in running.brokers)
-    metrics = "".join(f"  metrics      http://{address}/metrics\n" for address in running.metrics)
+    metrics = "".join(
+        f"  metrics      http://{address}/metrics ({server})\n" for server, address in running.metrics
+    )
     return f"""\
 orbitmq is ready, {KERNEL} kernel (Ctrl-C stops it)
   console      {running.console}

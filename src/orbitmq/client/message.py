@@ -119,6 +119,8 @@ class Message(msgspec.Struct, kw_only=False):
                 raise TypeError(f"keys is {shown(self.keys)}; a text or a list of texts is accepted")
             for key in self.keys:
                 check_type("a key", key, str)
+                if " " in key:
+                    raise ValueError(f"key {key!r} has a space, which separates keys")
         check_type("properties", self.properties, dict)
         for name, value in self.properties.items():
             check_type("the name of a property", name, str)

@@ -48,6 +48,8 @@ _RESPONSE: Final = int(FrameFlag.RESPONSE)
 _ONEWAY: Final = int(FrameFlag.ONEWAY)
 _PYTHON: Final = int(LanguageCode.PYTHON)
 _VERSION: Final = Version.OURS
+_HTTP_STARTS: Final = frozenset((b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PRI ", b"HTTP"))
+_TLS_START: Final = b"\x16\x03"  # a handshake record, as all versions of TLS open with
 
 
 class _Written(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
@@ -74,6 +76,15 @@ def whole_frame(data: bytes) -> Frame | None:
     """
     frames, end, _, error = split_frames(data, FRAME_BYTES_MAX)
     return frames[0] if len(frames) == 1 and end == len(data) and not error else None
+
+
+def _foreign_protocol(start: bytes) -> str:
+    """Names the protocol of a peer that opened the wrong port, from the four bytes it sent as a frame length."""
+    if start in _HTTP_STARTS:
+        return "; the peer speaks HTTP"
+    if start[:2] == _TLS_START:
+        return "; the peer speaks TLS"
+    return ""
 
 
 class FrameDecoder:
@@ -104,7 +115,7 @@ class FrameDecoder:
             self._buffer.clear()
         frames, end, self._needed, error = split_frames(data, self._frame_bytes_max)
         if error:
-            self.error = FrameError(error)
+            self.error = FrameError(error + _foreign_protocol(data[end : end + 4]))
         elif end < len(data):
             self._buffer += data[end:] if end else data
         return frames

@@ -355,7 +355,7 @@ def test_columns_and_lines_for_people_stay_out_of_a_pipe(
 ) -> None:
     parts: list[Part] = [
         Table(("A", "Ours"), [["1", "2"]], human=frozenset({"Ours"})),
-        Lines(["mine", "rmq_sys_x"], frozenset({"rmq_sys_x"}), "topics of the system; --all shows them"),
+        Lines(["mine", "rmq_sys_x"], frozenset({"rmq_sys_x"}), "system topics; --all shows them"),
     ]
     print_parts(parts)
     assert capsys.readouterr().out == "#A\n1\nmine\nrmq_sys_x\n"
@@ -363,7 +363,7 @@ def test_columns_and_lines_for_people_stay_out_of_a_pipe(
         "A  Ours",
         "1     2",
         "mine",
-        "(1 topics of the system; --all shows them)",
+        "(1 system topics; --all shows them)",
     ]
 
 

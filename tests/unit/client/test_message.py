@@ -51,9 +51,10 @@ def test_message_of_wrong_types_is_a_type_error(
         ({"delay": timedelta(seconds=1), "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "one delay"),
         ({"delay": 1.0, "delay_level": 2}, "one delay"),
         ({"deliver_at": datetime(2030, 1, 1, tzinfo=None)}, "zone"),  # noqa: DTZ001 - the mistake itself
+        ({"keys": ["a", "b c"]}, "key 'b c' has a space, which separates keys"),
     ],
 )
-def test_message_with_delays_that_cannot_be_is_a_value_error(settings: dict[str, Any], words: str) -> None:
+def test_message_with_impossible_values_is_a_value_error(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Message("T", "x", **settings)
 

@@ -24,7 +24,7 @@ _TARGET: Final = targets()
 def _list_view(result: topics.TopicNames | topics.TopicOwners, args: Args) -> list[Part]:
     if isinstance(result, topics.TopicNames):
         hidden = frozenset[str]() if args["all"] else frozenset(result.system)
-        return [Lines(result.topics, hidden, "topics of the system; --all shows them")]
+        return [Lines(result.topics, hidden, "system topics; --all shows them")]
     return [table(result.topics, {"Cluster Name": "cluster", "Topic": "topic", "Consumer Group": "group"})]
 
 
@@ -124,7 +124,7 @@ COMMANDS: Final = (
             Flag(names=("-c", "--clusterModel"), help="With cluster and consumer groups.", switch=True),
             Flag(
                 names=("-a", "--all"),
-                help="On a terminal too: topics of the system, retry and dead-letter topics.",
+                help="Also show system, retry and dead-letter topics on a terminal; a pipe gets all topics.",
                 switch=True,
             ),
         ),
