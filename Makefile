@@ -42,7 +42,7 @@ lint: setup  ## ruff: rules and format
 types: setup  ## mypy, strict
 	@$(BIN)/mypy src tests benchmarks integrations scripts
 
-unit: setup  ## every test, in two processes
+unit: setup  ## every test, in three processes
 	@$(BIN)/python -m tests.run_all
 
 soak: setup  ## the long and repetitive tests that `make test` leaves out

@@ -43,6 +43,8 @@ __all__ = [
 Mode = Literal["sync", "async", "oneway"]
 WAIT_S: Final = 60.0
 QUICK_ROUND_MS: Final = 1_000
+PATIENT_MS: Final = 15_000
+"""How long a Java client waits for an answer; its default of 3 s makes a busy machine look like a refusal."""
 ROUNDS: Final = ("pollNameServerInterval", "heartbeatBrokerInterval", "persistConsumerOffsetInterval")
 
 
@@ -470,6 +472,7 @@ class Clients(Driver):
     """What both languages offer."""
 
     default_options: Mapping[str, Any] = MappingProxyType({})
+    producer_options: Mapping[str, Any] = MappingProxyType({})
 
     def _split(self, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """(fields of the request, settings of the client)"""
@@ -490,7 +493,7 @@ class Clients(Driver):
     ) -> Producer:
         """`checks`: how a transactional producer answers checks of messages it has no script for. Extra keywords
         that are no option: accessKey, secretKey, trace, traceTopic."""
-        request, options = self._split(extra)
+        request, options = self._split({**self.producer_options, **extra})
         request |= {
             "group": group,
             "namesrv": address_of(namesrv),
@@ -561,9 +564,12 @@ class JavaClients(Clients):
         workdir: Path | None = None,
     ) -> None:
         settings = {"rocketmq.serialize.type": serialize, "tls.enable": str(tls).lower()}
+        options: dict[str, Any] = {"mqClientApiTimeout": PATIENT_MS}
         if quick:
             settings["rocketmq.client.rebalance.waitInterval"] = str(QUICK_ROUND_MS)
-            self.default_options = dict.fromkeys(ROUNDS, QUICK_ROUND_MS)
+            options |= dict.fromkeys(ROUNDS, QUICK_ROUND_MS)
+        self.default_options = options
+        self.producer_options = {"sendMsgTimeout": PATIENT_MS}
         settings |= properties or {}
 
         def command(directory: Path) -> list[str]:

@@ -31,8 +31,6 @@ from tests.apache.ours import OrbitBroker, OrbitNamesrv
 Unique = Callable[[str], str]
 ROOT: Final[dict[str, Any]] = {"accessKey": "root", "secretKey": "root-secret-1"}
 AUTH: Final = "org.apache.rocketmq.auth"
-PATIENT: Final[dict[str, Any]] = {"sendMsgTimeout": 30_000}
-"""No test of speed: a loaded machine must not look like a refusal."""
 SECURED: Final[dict[str, Any]] = {
     "authenticationEnabled": True,
     "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
@@ -209,15 +207,15 @@ def test_java_clients_are_allowed_and_refused_alike(
                 ]
                 shell.run(*words, namesrv=namesrv)
             keys: dict[str, Any] = {"accessKey": user, "secretKey": "the-secret"}
-            good = java.producer(unique("p"), namesrv, retryTimesWhenSendFailed=0, **keys, **PATIENT)
+            good = java.producer(unique("p"), namesrv, retryTimesWhenSendFailed=0, **keys)
             good.send(Message(topic=topic, body=b"one", keys="k"))
             good.send_batch([Message(topic=topic, body=b"two"), Message(topic=topic, body=b"three")])
             consumer = java.push_consumer(group, namesrv, {topic: "*"}, from_first=True, **keys)
             assert {delivery.body for delivery in consumer.wait(3)} == {b"one", b"two", b"three"}
             wrong = java.producer(
-                unique("p"), namesrv, retryTimesWhenSendFailed=0, accessKey=user, secretKey="bad", **PATIENT
+                unique("p"), namesrv, retryTimesWhenSendFailed=0, accessKey=user, secretKey="bad"
             )
-            unsigned = java.producer(unique("p"), namesrv, retryTimesWhenSendFailed=0, **PATIENT)
+            unsigned = java.producer(unique("p"), namesrv, retryTimesWhenSendFailed=0)
             seen = []
             for producer, name in ((good, closed), (wrong, topic), (unsigned, topic)):
                 with pytest.raises(ClientError) as caught:
@@ -241,7 +239,7 @@ def test_java_clients_are_allowed_and_refused_alike(
 def test_java_client_with_tls_works_with_a_default_broker(unique: Unique, apache_tools: object) -> None:
     topic = unique("topic")
     with OrbitNamesrv() as namesrv, OrbitBroker(namesrv) as broker, JavaClients(LATEST, tls=True) as java:
-        producer = java.producer(unique("p"), namesrv, **PATIENT)
+        producer = java.producer(unique("p"), namesrv)
         producer.send(Message(topic=topic, body=b"secret"))
         consumer = java.push_consumer(unique("g"), namesrv, {topic: "*"}, from_first=True)
         assert [delivery.body for delivery in consumer.wait(1)] == [b"secret"]
@@ -274,7 +272,7 @@ def test_slave_follows_a_secured_master_of_the_other_make(
             enter(OrbitBroker(namesrv, **SECURED))
             slave = enter(ApacheBroker(LATEST, namesrv, **slave_options))
         java = enter(JavaClients(LATEST))
-        producer = java.producer(unique("p"), namesrv, **ROOT, **PATIENT)
+        producer = java.producer(unique("p"), namesrv, **ROOT)
         producer.send(Message(topic=topic, body=b"followed by a slave"))
         log = Path(slave.store_dir) / "commitlog"
 

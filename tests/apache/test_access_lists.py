@@ -22,7 +22,7 @@ from tests.apache.ours import OrbitBroker, OrbitNamesrv
 
 Unique = Callable[[str], str]
 ADMIN: Final[dict[str, Any]] = {"accessKey": "adminkey", "secretKey": "adminsecret"}
-PATIENT: Final[dict[str, Any]] = {"sendMsgTimeout": 30_000, "retryTimesWhenSendFailed": 0}
+ONCE: Final[dict[str, Any]] = {"retryTimesWhenSendFailed": 0}
 LISTS: Final = """
 globalWhiteRemoteAddresses: []
 accounts:
@@ -103,16 +103,16 @@ def test_java_client_of_4x_is_allowed_and_refused_alike(
         group = unique("group")
         shell.run("updateSubGroup", "-b", address, "-g", group, namesrv=namesrv)
         keys: dict[str, Any] = {"accessKey": "normal01", "secretKey": "secret-one"}
-        good = java.producer(unique("p"), namesrv, **keys, **PATIENT)
+        good = java.producer(unique("p"), namesrv, **keys, **ONCE)
         good.send(Message(topic="open", body=b"one"))
         consumer = java.push_consumer(group, namesrv, {"open": "*"}, from_first=True, **keys)
         assert [delivery.body for delivery in consumer.wait(1)] == [b"one"]
         of_folder: dict[str, Any] = {"accessKey": "fromfolder", "secretKey": "folder-secret"}
-        other = java.producer(unique("p"), namesrv, **of_folder, **PATIENT)
+        other = java.producer(unique("p"), namesrv, **of_folder, **ONCE)
         other.send(Message(topic="closed", body=b"a file of conf/acl counts"))
-        wrong = java.producer(unique("p"), namesrv, accessKey="normal01", secretKey="wrong-secret", **PATIENT)
-        nobody = java.producer(unique("p"), namesrv, accessKey="nobody01", secretKey="no-secret", **PATIENT)
-        unsigned = java.producer(unique("p"), namesrv, **PATIENT)
+        wrong = java.producer(unique("p"), namesrv, accessKey="normal01", secretKey="wrong-secret", **ONCE)
+        nobody = java.producer(unique("p"), namesrv, accessKey="nobody01", secretKey="no-secret", **ONCE)
+        unsigned = java.producer(unique("p"), namesrv, **ONCE)
         cases = [(good, "closed"), (good, "readable"), (wrong, "open"), (nobody, "open"), (unsigned, "open")]
 
         def send(case: tuple[Any, str]) -> Callable[[], object]:
@@ -155,7 +155,7 @@ def test_changed_file_is_in_force_within_seconds(
 ) -> None:
     for side in sides:
         producer = java.producer(
-            unique("p"), side.namesrv, accessKey="newcomer", secretKey="new-secret", **PATIENT
+            unique("p"), side.namesrv, accessKey="newcomer", secretKey="new-secret", **ONCE
         )
 
         def accepted() -> bool:

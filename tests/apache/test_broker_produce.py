@@ -143,8 +143,7 @@ def test_big_bodies_arrive_whole_and_the_limit_holds(
     bodies = [noise.randbytes(3 * 1024 * 1024), b"repeated " * 50_000, noise.randbytes(4_097), b""]
     if isinstance(any_client, GoClients):
         bodies.pop()  # the Go client refuses an empty body itself, as Java's does below
-    options: dict[str, Any] = {} if isinstance(any_client, GoClients) else {"sendMsgTimeout": 10_000}
-    producer = any_client.producer(unique("producers"), ours.namesrv, **options)
+    producer = any_client.producer(unique("producers"), ours.namesrv)
     for body in bodies:
         if body:
             assert producer.send(Message(topic=topic, body=body)).status == "SEND_OK"
@@ -162,9 +161,7 @@ def test_message_over_the_limit_is_refused_with_its_code(
     any_java: JavaClients, ours: OrbitCluster, unique: Unique
 ) -> None:
     topic = ours.create_topic(unique("topic"), queue_count=1)
-    producer = any_java.producer(
-        unique("producers"), ours.namesrv, maxMessageSize=16 * 1024 * 1024, sendMsgTimeout=10_000
-    )
+    producer = any_java.producer(unique("producers"), ours.namesrv, maxMessageSize=16 * 1024 * 1024)
     [queue] = producer.queues(topic)
     body = random.Random(7).randbytes(4 * 1024 * 1024 + 1024)
     with pytest.raises(ClientError) as refused:

@@ -1,12 +1,16 @@
 """Decides which worker of pytest-xdist runs which file, and when.
 
-A file is the unit, as with ``--dist loadfile``. The files of slow folders come first, so that no worker is left with
-a long one while the others have nothing to do. Each worker begins with another of the folders that share servers,
-JVMs or a Spark session, so that these are started by one worker where possible, not by each.
+A file is the unit, as with ``--dist loadfile``. Each worker begins with its own folders, so that a cluster of
+Apache's servers, a Spark session or a browser is started by one worker where possible, not by each. Then come slow
+folders and last short files, so that no worker is left with a long file while the others have nothing to do.
+
+The first two workers run tests that wait for a JVM most of the time. The third one uses the processor meanwhile, with
+a lower priority, so that it hardly delays the other two.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Final
 
@@ -17,29 +21,28 @@ from xdist.workermanage import WorkerController
 
 __all__ = ["FileScheduling", "next_file", "pytest_xdist_make_scheduler", "turn_of"]
 
-SHARED: Final = (
-    ("tests/spark/", "tests/console/"),
-    ("tests/apache/", "tests/conformance/"),
+GROUPS: Final = (
+    ("tests/spark/", "tests/console/", "tests/conformance/"),
+    ("tests/apache/",),
+    ("tests/integration/", "tests/fault/", "tests/sim/", "tests/fuzz/", "tests/golden/", "integrations/"),
 )
-"""Folders in groups; worker n begins with group n."""
-SLOW: Final = (
-    "tests/integration/",
-    "tests/fault/",
-    "tests/sim/",
-    "tests/fuzz/",
-    "tests/golden/",
-    "integrations/",
-)
-"""Then come these, then what is left of the other groups, and last all short files."""
+"""Slow folders; worker n begins with group n, in this order of folders."""
+BACKGROUND: Final = "gw2"
+_BACKGROUND_NICE: Final = 5
+_OWN_SERVERS: Final = 2
+"""The group whose tests share no expensive server: it is every worker's second choice."""
 
 
 def turn_of(file: str, worker: int) -> int:
     """Returns the turn of a file for a worker: it takes the files with the lowest one first."""
-    own = worker % len(SHARED)
-    for number, folders in enumerate(SHARED):
-        if file.startswith(folders):
-            return 0 if number == own else 2
-    return 1 if file.startswith(SLOW) else 3
+    own = worker % len(GROUPS)
+    for number, folders in enumerate(GROUPS):
+        for place, folder in enumerate(folders):
+            if file.startswith(folder):
+                choice = 0 if number == own else 1 if number == _OWN_SERVERS else 2
+                return 10 * choice + place
+    # The background worker leaves the folders that start Apache's servers and Spark to the others until the end.
+    return 15 if own == _OWN_SERVERS else 30
 
 
 def next_file(files: Iterable[str], worker: int) -> str:
@@ -60,3 +63,8 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # without types
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling | None:
     """Replaces the scheduler of ``--dist loadfile``."""
     return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config, "workerinput", {}).get("workerid") == BACKGROUND:
+        os.nice(_BACKGROUND_NICE)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,15 +21,19 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """An event loop on a thread. Share one between clients to save threads."""
+    """An event loop on a thread. Share one between clients to save threads.
 
-    def __init__(self) -> None:
+    The names of its thread and of the threads of its default executor begin with ``name``.
+    """
+
+    def __init__(self, name: str = "orbitmq-loop") -> None:
         self._loop = new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix=f"{name}-worker"))
         self._process_id = process_id()
         self._tasks = TaskOwner("orbitmq-loop")
         self._waiting: deque[tuple[Coroutine[Any, Any, Any], Future[Any]]] = deque()
         self._woken = False
-        self._thread = threading.Thread(target=self._run, name="orbitmq-loop", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -105,7 +105,7 @@ def run_broker(
             else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="orbitmq-")))
         )
         directory.mkdir(parents=True, exist_ok=True)
-        loop = LoopThread()
+        loop = LoopThread("orbitmq-broker")
         stack.callback(loop.close)
         servers = _servers(loop, directory, port, name_server_port, settings)
         try:
