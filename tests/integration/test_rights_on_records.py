@@ -227,6 +227,29 @@ def test_retry_topic_of_a_longer_group_name_is_not_ones_own(attacked: Callable[[
     attacked(test)
 
 
+@pytest.mark.parametrize(
+    "code", [RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION]
+)
+def test_pop_reads_no_retry_topic_that_is_also_another_groups(
+    attacked: Callable[[Test], None], code: Request
+) -> None:
+    """A pop of the group ``eve`` and the topic ``eve`` also reads %RETRY%eve_eve."""
+
+    async def test(made: Scene) -> None:
+        pop = {"topic": "eve", "consumerGroup": "eve", "queueId": "-1", "maxMsgNums": "8", "initMode": "0"}
+        pop |= {"invisibleTime": "60000", "pollTime": "0", "bornTime": "0", "exp": "*", "expType": "TAG"}
+        pop["bornTime"] = str(made.broker._clock.now_ms())
+        assert not refused(await made.eve.ask(code, pop))
+        body = {"groupName": "eve_eve", "retryQueueNums": 1}
+        assert (await made.root.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)).code == 0
+        retry = {**SEND, "b": "%RETRY%eve_eve"}
+        assert (await made.root.ask(RequestCode.SEND_MESSAGE_V2, retry, SALARY)).code == 0
+        answer = await made.eve.ask(code, pop)
+        assert (refused(answer), answer.body) == (True, b"")
+
+    attacked(test)
+
+
 @pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE])
 def test_request_on_hold_is_refused_once_its_user_has_lost_the_right(
     attacked: Callable[[Test], None], code: Request

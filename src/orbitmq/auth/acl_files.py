@@ -199,6 +199,8 @@ class AclFiles:
         self._contents: dict[str, dict[str, Any]] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
         self.refused_count = 0
+        self.version = 0
+        """Counts the changes of accounts."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when accounts have changed."""
 
@@ -294,6 +296,7 @@ class AclFiles:
         self._contents = contents
         self._stamps = {path: self._stamp(path) for path in contents}
         self.accounts, self.white_addresses = accounts, white
+        self.version += 1
         self.on_change()
 
     def _save(self, path: str, value: dict[str, Any]) -> None:

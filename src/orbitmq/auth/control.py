@@ -68,12 +68,15 @@ class AccessControl:
         self._unauthorized = authorization_whitelist
         self._verdicts: dict[tuple[str, Need, str], str] = {}
         self.refused_count = 0
+        self.version = 0
+        """Counts the changes of users and policies."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when users or policies have changed."""
 
     def forget(self) -> None:
         """Drop cached verdicts; called on every change."""
         self._verdicts.clear()
+        self.version += 1
         self.on_change()
 
     # -- frames ----------------------------------------------------------------------------------------

@@ -24,7 +24,16 @@ from orbitmq.wire import javajson
 from orbitmq.wire.bodies.heartbeat import CONSUMERS_MAX, SUBSCRIPTIONS_MAX
 from orbitmq.wire.bodies.queues import read_batch_acks
 
-__all__ = ["APACHE_ROWS", "ROWS", "Asked", "Row", "cluster_need", "group_need", "topic_need"]
+__all__ = [
+    "APACHE_ROWS",
+    "ROWS",
+    "Asked",
+    "Row",
+    "cluster_need",
+    "group_need",
+    "pop_retry_needs",
+    "topic_need",
+]
 
 
 @dataclass(slots=True)
@@ -86,6 +95,16 @@ def _on_topic(asked: Asked, topic: str, group: str, *actions: Action) -> Iterato
         yield cluster_need(asked.facts.cluster, GET)
     else:
         yield Need(ResourceType.TOPIC, topic, actions)
+
+
+def pop_retry_needs(facts: BrokerFacts, group: str, topic: str) -> Iterator[Need]:
+    """Rights to pop, besides those on the group and the topic: a pop also reads a retry topic, whose name may be that
+    of another group or of another group and topic."""
+    if facts.is_strict and not topic.startswith(RETRY_PREFIX):
+        for owner, part in facts.sharers_of_pop_retry(group, topic):
+            yield group_need(owner, SUB)
+            if part:
+                yield Need(ResourceType.TOPIC, part, (SUB,))
 
 
 def _consuming(asked: Asked, topic: str, group: str, *actions: Action) -> Iterator[Need]:
@@ -187,6 +206,13 @@ def _both(
         yield group_need(group_name, *actions)
 
     return row
+
+
+def _popping(asked: Asked) -> Iterator[Need]:
+    yield from _both(SUB)(asked)
+    yield from pop_retry_needs(
+        asked.facts, asked.fields.get("consumerGroup", ""), asked.fields.get("topic", "")
+    )
 
 
 def _cluster(*actions: Action) -> Row:
@@ -486,13 +512,11 @@ ROWS: Final[Mapping[int, Row]] = {
     _R.QUERY_ASSIGNMENT: _assignment,
     _R.SET_MESSAGE_REQUEST_MODE: _request_mode,
     _R.CONSUME_MESSAGE_DIRECTLY: _consume_directly,
+    **dict.fromkeys((_R.POP_MESSAGE, _R.PEEK_MESSAGE, _R.NOTIFICATION), _popping),
     **dict.fromkeys(
         (
-            _R.POP_MESSAGE,
             _R.ACK_MESSAGE,
-            _R.PEEK_MESSAGE,
             _R.CHANGE_MESSAGE_INVISIBLETIME,
-            _R.NOTIFICATION,
             _R.POP_LITE_MESSAGE,
             _R.LITE_SUBSCRIPTION_CTL,
             _R.ACK_LITE_MESSAGE,

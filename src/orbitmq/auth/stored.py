@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -78,6 +78,8 @@ class BrokerFacts:
     """Where the record at an offset of the log belongs."""
     groups: Container[str] = ()
     topics: Container[str] = ()
+    reads_pop_retry_v1: Callable[[], bool] = lambda: True
+    """Whether pops read the retry topics that join group and topic with an underscore."""
     is_strict: bool = True
     """Whether internal topics take a right on the cluster; with Apache's rules they are topics like any other."""
 
@@ -96,3 +98,19 @@ class BrokerFacts:
                         return split
                     found = found or split
         return found or (name, "")
+
+    def sharers_of_pop_retry(self, group: str, topic: str) -> Iterator[tuple[str, str]]:
+        """Yields the other owners, group and topic (empty for an ordinary retry topic), of the retry topic that a pop
+        of this group and topic reads besides the topic itself: ``%RETRY%a_b`` for the group ``a`` and the topic ``b``
+        is also the retry topic of the group ``a_b``."""
+        name = f"{group}_{topic}"
+        if not self.reads_pop_retry_v1() or len(name) > DERIVED_TOPIC_LENGTH_MAX:
+            return
+        if name in self.groups:
+            yield name, ""
+        if name.count("_") > 1:
+            for position, letter in enumerate(name):
+                if letter == "_" and position != len(group) and name[:position] in self.groups:
+                    part = name[position + 1 :]
+                    if part in self.topics:
+                        yield name[:position], part

@@ -248,7 +248,7 @@ class Broker:
 
     async def _serve(self, routes: list[Route | RawRoute], ports: BrokerPorts) -> None:
         reasons = refusals(RequestServer.BROKER, {int(route.code) for route in routes})
-        self.security.see(self.store, self.groups.configs, self.topics.configs)
+        self.security.see(self.store, self.groups.configs, self.topics.configs, self.config)
         self.security.recheck(self._pull.waiters, self._pop.waiters, self._pop.notified)
         sends = (self._send.read_ended, self.security.guard, self._send.append_pending)
         pulls = PullRuns(self._pull, self.store.reader, sends[1]).serve

@@ -663,6 +663,11 @@ class BrokerConfig(TableLimits):
         return min(self.slave_gap_bytes, self.slave_gap_bytes_too)
 
     @property
+    def reads_pop_retry_v1(self) -> bool:
+        """Whether pops read the retry topics that join group and topic with an underscore."""
+        return not self.retry_topic_v2 or self.pop_retry_topic_v1_read
+
+    @property
     def readable(self) -> bool:
         return self.permission & _READ != 0
 

@@ -167,7 +167,13 @@ class Security:
             return None
         return lambda fields, body: sign_fields(fields, body, inner.name, inner.secret)
 
-    def see(self, store: MessageStore, groups: Container[str], topics: Container[str]) -> None:
+    def see(
+        self,
+        store: MessageStore,
+        groups: Container[str],
+        topics: Container[str],
+        config: BrokerConfig,
+    ) -> None:
         """Let checks look up the records and retry topics that requests refer to."""
 
         def place_at(log_offset: int) -> Place | None:
@@ -187,7 +193,14 @@ class Security:
         is_strict = self.config.compatibility != "apache"
         for checker in (self._files, self.control):
             if checker is not None:
-                checker.facts = BrokerFacts(checker.facts.cluster, place_at, groups, topics, is_strict)
+                checker.facts = BrokerFacts(
+                    checker.facts.cluster,
+                    place_at,
+                    groups,
+                    topics,
+                    lambda: config.reads_pop_retry_v1,
+                    is_strict,
+                )
 
     def recheck(self, *on_hold: RequestsOnHold) -> None:
         """Check requests on hold again whenever users or policies change."""
@@ -246,6 +259,7 @@ class Security:
         return AuthHandlers(
             table=self.table,
             checked=self.control is not None,
+            signer_of=self.signer_of,
             answers_passwords=self.config.compatibility == "apache",
             inner_user="" if inner is None else inner.name,
             on_change=lambda: None,

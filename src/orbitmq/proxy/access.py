@@ -8,7 +8,7 @@ today. Only TLS keeps others from reading and reusing it.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Final, Protocol
@@ -18,8 +18,10 @@ import msgspec
 from orbitmq.auth.acl_files import AclFiles
 from orbitmq.auth.control import AccessControl
 from orbitmq.auth.model import Action, Need, User
-from orbitmq.auth.needs import group_need, topic_need
+from orbitmq.auth.needs import cluster_need, group_need, pop_retry_needs, topic_need
+from orbitmq.auth.stored import BrokerFacts
 from orbitmq.errors import NoPermission, ServerError
+from orbitmq.model.names import RETRY_PREFIX
 from orbitmq.proxy.http2.call import Call
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
 from orbitmq.proxy.statuses import Refused
@@ -38,6 +40,13 @@ class What(Enum):
     PUB = "PUB"
     SUB = "SUB"
     EITHER = "PUB or SUB"
+
+
+_ACTIONS: Final = {
+    What.PUB: (Action.PUB,),
+    What.SUB: (Action.SUB,),
+    What.EITHER: (Action.PUB, Action.SUB),
+}
 
 
 class Right(msgspec.Struct, frozen=True):
@@ -68,8 +77,15 @@ class Right(msgspec.Struct, frozen=True):
 class Access(Protocol):
     """Authorizes calls."""
 
+    @property
+    def version(self) -> int:
+        """Changes whenever users or their rights may have changed."""
+
     async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
         """Returns the name of the user making the call. Raises ``Refused``."""
+
+    def allows(self, user: str, right: Right, remote: str) -> bool:
+        """Whether a user who has signed before has this right now."""
 
 
 class SignedDates:
@@ -116,12 +132,24 @@ class ListedCalls:
         self._files = files
         self._dates = dates
 
+    @property
+    def version(self) -> int:
+        return self._files.version
+
+    def allows(self, user: str, right: Right, remote: str) -> bool:
+        needs = _needs((right,), self._files.facts)
+        return all(self._files.allows(user, need, _host(remote)) for need in needs)
+
     async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
         """Raises ``Refused``."""
         try:
             signature = _signature(call) or _Signature("", b"", b"")
             name = self._files.check_content(
-                signature.name, signature.content, signature.digest, map(_need, rights), _host(call)
+                signature.name,
+                signature.content,
+                signature.digest,
+                _needs(rights, self._files.facts),
+                _host(call.remote),
             )
             if name and signature.content:
                 self._dates.check(call, signature.content.decode())
@@ -145,6 +173,14 @@ class SignedCalls:
         self._dates = dates
         self._learn = learn
 
+    @property
+    def version(self) -> int:
+        return self._control.version
+
+    def allows(self, user: str, right: Right, remote: str) -> bool:
+        needs = _needs((right,), self._control.facts)
+        return all(self._control.allows(user, need, _host(remote)) for need in needs)
+
     async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
         """Raises ``Refused``, with UNAUTHORIZED even for a missing right, like Apache's proxy."""
         control = self._control
@@ -156,7 +192,7 @@ class SignedCalls:
             if signature is not None:
                 self._dates.check(call, signature.content.decode())
             if control.authorizes:
-                control.authorize_needs(user, map(_need, rights), _host(call))
+                control.authorize_needs(user, _needs(rights, control.facts), _host(call.remote))
         except NoPermission as error:
             raise Refused(pb.UNAUTHORIZED, error.remark) from None
         return user.name
@@ -193,8 +229,8 @@ def _signature(call: Call) -> _Signature | None:
     return _Signature(fields["Credential"].partition("/")[0], date.encode(), digest)
 
 
-def _host(call: Call) -> str:
-    return call.remote.rpartition(":")[0]
+def _host(remote: str) -> str:
+    return remote.rpartition(":")[0]
 
 
 def _field(part: str) -> tuple[str, str]:
@@ -202,10 +238,19 @@ def _field(part: str) -> tuple[str, str]:
     return name, value
 
 
-def _need(right: Right) -> Need:
-    actions = {
-        What.PUB: (Action.PUB,),
-        What.SUB: (Action.SUB,),
-        What.EITHER: (Action.PUB, Action.SUB),
-    }[right.what]
-    return topic_need(right.name, *actions) if right.kind == "Topic" else group_need(right.name, *actions)
+def _needs(rights: Sequence[Right], facts: BrokerFacts) -> Iterator[Need]:
+    """Returns everything a broker would ask of the user, because the broker only sees the rights of the proxy."""
+    groups = [right.name for right in rights if right.kind != "Topic"]
+    for right in rights:
+        actions = _ACTIONS[right.what]
+        if right.kind != "Topic":
+            yield group_need(right.name, *actions)
+            continue
+        yield topic_need(right.name, *actions)
+        if right.name.startswith(RETRY_PREFIX) and facts.is_strict:
+            # The proxy delivers retries under their own topic. A retry topic may belong to a group and topic that
+            # only the broker knows.
+            yield cluster_need(facts.cluster, Action.GET)
+        elif right.what is What.SUB:
+            for group in groups:
+                yield from pop_retry_needs(facts, group, right.name)

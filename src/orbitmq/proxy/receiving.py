@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -96,8 +97,15 @@ class Receiving:
         self.received = 0
         """Messages delivered to clients."""
 
-    async def receive(self, call: Call, request: pb.ReceiveMessageRequest, client: Client) -> None:
-        """Write the answer to ``call``. Raises ``Refused`` or ``OrbitError``."""
+    async def receive(
+        self,
+        call: Call,
+        request: pb.ReceiveMessageRequest,
+        client: Client,
+        recheck: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Write the answer to ``call``. Raises ``Refused`` or ``OrbitError``. ``recheck`` raises if the permission of
+        the call was revoked while it waited."""
         asked = await self._asked(call, request, client)
         if self.waiting >= RECEIVES_MAX:
             raise Refused(pb.TOO_MANY_REQUESTS, "polling full")
@@ -113,6 +121,11 @@ class Receiving:
             raise
         if isinstance(found, Refused):
             raise found
+        try:
+            await recheck()
+        except Refused:
+            self._tasks.start(self._give_back(asked, found, None), "give-back")
+            raise
         await self._deliver(call, asked, found, client)
 
     def _popped(self, _: asyncio.Task[list[Received] | Refused]) -> None:

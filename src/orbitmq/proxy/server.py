@@ -14,7 +14,7 @@ import msgspec
 from orbitmq.client.options import Credentials
 from orbitmq.errors import ConfigError
 from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
-from orbitmq.proxy.access import Access, SignedCalls, SignedDates
+from orbitmq.proxy.access import Access, Right, SignedCalls, SignedDates
 from orbitmq.proxy.acking import Acking
 from orbitmq.proxy.brokers import Brokers, LocalBroker
 from orbitmq.proxy.certificate import file_times, server_tls
@@ -75,6 +75,11 @@ class Proxy:
         if self.users is not None:
             dates = SignedDates(config.signed_dates, clock)
             access = SignedCalls(self.users.control, dates, self.users.learn)
+        if access is not None:
+            allows = access.allows
+            self.transactions.may_publish = lambda client, topic: allows(
+                client.key.owner, Right.pub_topic(topic), client.remote
+            )
         keys = seal_keys(config.handle_key, "" if inner is None else inner.secret_key)
         seal = HandleSeal(keys, accepts_plain=config.accepts_plain_handles)
         self.acking = Acking(config, self.brokers, clock, seal)

@@ -153,6 +153,10 @@ class Service:
             return ClientKey(client_id)
         return ClientKey(client_id, await self._access.check(call, rights))
 
+    @property
+    def _rights_version(self) -> int:
+        return 0 if self._access is None else self._access.version
+
     # -- routes ----------------------------------------------------------------------------------------
 
     async def _query_route(self, call: Call, request: pb.QueryRouteRequest) -> Message:
@@ -289,11 +293,18 @@ class Service:
         request = _parsed(pb.ReceiveMessageRequest, data)
         try:
             topic = request.message_queue.topic.name
-            key = await self._allow(call, Right.sub_group(request.group.name), Right.sub_topic(topic))
+            rights = Right.sub_group(request.group.name), Right.sub_topic(topic)
+            version = self._rights_version
+            key = await self._allow(call, *rights)
             client = await self._clients.wait_known(key)
             if client is None:
                 client = await self._adopted(call, key, request)
-            await self._receiving.receive(call, request, client)
+
+            async def recheck() -> None:
+                if self._rights_version != version:
+                    await self._allow(call, *rights)
+
+            await self._receiving.receive(call, request, client, recheck)
         except Refused as refused:
             self._refuse_receive(call, refused)
         except OrbitError as error:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -24,7 +25,7 @@ from orbitmq.codes import SysFlag
 from orbitmq.errors import OrbitError, RecordError
 from orbitmq.model.names import HALF_TOPIC
 from orbitmq.proxy.brokers import Brokers
-from orbitmq.proxy.clients import Clients
+from orbitmq.proxy.clients import Client, Clients
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.messages import delivered
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
@@ -85,6 +86,8 @@ class Transactions:
         self._announced: set[tuple[str, str]] = set()
         self.brokers: Brokers | None = None
         """Set after construction, because the two objects reference each other."""
+        self.may_publish: Callable[[Client, str], bool] = lambda _client, _topic: True
+        """Whether a producer's user may currently send to a topic."""
 
     def routes(self) -> list[Route | RawRoute]:
         """Returns the handlers for requests from brokers."""
@@ -230,7 +233,7 @@ class Transactions:
             return PARKED
         topic = record.topic
         transaction_id = header.transaction_id or record.unique_key or ""
-        producers = self._clients.producers(topic)
+        producers = [one for one in self._clients.producers(topic) if self.may_publish(one, topic)]
         if not producers:
             logger.info("no producer to ask topic=%s transaction=%s", topic, transaction_id)
             return PARKED

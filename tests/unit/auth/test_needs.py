@@ -64,7 +64,7 @@ PLACES = {
     8: Place("rmq_sys_REVIVE_LOG_C", "rmq_sys_REVIVE_LOG_C"),
     0: Place("t", "t"),
 }
-FACTS = BrokerFacts("C", PLACES.get, {"pay", "pay_roll", "pop"}, {"t", "roll", "t_2"})
+FACTS = BrokerFacts("C", PLACES.get, {"pay", "pay_roll", "pop"}, {"t", "roll", "t_2", "roll_t"})
 
 
 def frame(code: int, fields: dict[str, str], body: bytes) -> Frame:
@@ -218,6 +218,13 @@ def test_rows_read_fields_that_the_requests_have(tmp_path: Path) -> None:
         (200050, {"topic": "%RETRY%pop+t", "consumerGroup": "pop"}, ["Topic:t", "Group:pop"]),
         (200050, {"topic": "%RETRY%pay_roll", "consumerGroup": "pay"}, ["Group:pay_roll", "Group:pay"]),
         (200050, {"topic": "%RETRY%pay_roll", "consumerGroup": "pay_roll"}, ["Group:pay_roll"]),
+        (200050, {"topic": "roll", "consumerGroup": "pay"}, ["Topic:roll", "Group:pay", "Group:pay_roll"]),
+        (
+            200052,
+            {"topic": "t", "consumerGroup": "pay_roll"},
+            ["Topic:t", "Group:pay_roll", "Group:pay", "Topic:roll_t"],
+        ),
+        (200054, {"topic": "t_2", "consumerGroup": "pop"}, ["Topic:t_2", "Group:pop"]),
         (11, {"topic": "%RETRY%pop_t", "consumerGroup": "g"}, ["Topic:t", "Group:pop", "Group:g"]),
         (11, {"topic": "SCHEDULE_TOPIC_XXXX", "consumerGroup": "g"}, ["Cluster:C", "Group:g"]),
         (310, {"b": "rmq_sys_wheel_timer"}, ["Cluster:C"]),
@@ -240,6 +247,12 @@ def test_needs_name_what_is_touched(code: int, fields: dict[str, str], expected:
     needs = list(read_by(code, fields, b""))
     assert [need.text for need in needs] == expected
     assert all(isinstance(need.type, ResourceType) for need in needs)
+
+
+def test_pop_without_retry_topics_of_version_1_shares_none() -> None:
+    facts = BrokerFacts("C", groups={"pay_roll"}, reads_pop_retry_v1=lambda: False)
+    needs = ROWS[200050](Asked({"topic": "roll", "consumerGroup": "pay"}, b"", facts))
+    assert [need.text for need in needs] == ["Topic:roll", "Group:pay"]
 
 
 def test_dead_letter_may_be_handled_by_its_readers() -> None:

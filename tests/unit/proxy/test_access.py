@@ -1,18 +1,28 @@
-"""Dates that calls are signed with."""
+"""The date and the rights of signed calls."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import hmac
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from orbitmq.auth.acl_files import AclFiles
+from orbitmq.auth.control import AccessControl
+from orbitmq.auth.model import Action, Decision, Entry, Policies, Resource, User
+from orbitmq.auth.stored import BrokerFacts
+from orbitmq.auth.table import AuthTable
 from orbitmq.errors import NoPermission
-from orbitmq.proxy.access import SignedDates
+from orbitmq.proxy.access import Access, ListedCalls, Right, SignedCalls, SignedDates
 from orbitmq.proxy.http2.call import Call
+from orbitmq.proxy.statuses import Refused
+from orbitmq.runtime.filesystem import LocalFileSystem
 from orbitmq.testing.manual_clock import ManualClock
 
 FORM = "%Y%m%dT%H%M%SZ"
@@ -82,3 +92,78 @@ def test_stream_outlives_its_date() -> None:
     call: Any = _call()
     assert _is_accepted("utc", NOW.strftime(FORM), call)
     assert _is_accepted("utc", (NOW - datetime.timedelta(hours=3)).strftime(FORM), call)
+
+
+USER, SECRET = "eve-user", "eve-secret"
+GRANTED = ("Topic:eve", "Topic:roll", "Group:eve", "Group:pay")
+FACTS = BrokerFacts("C", groups={"pay", "pay_roll"}, topics={"eve", "roll"})
+
+
+def _signed_calls(_folder: str) -> Access:
+    table = AuthTable()
+    table.store_user(User(USER, SECRET))
+    entries = []
+    for text in GRANTED:
+        resource = Resource.parse(text)
+        assert resource is not None
+        entries.append(Entry(resource, (Action.SUB,), Decision.ALLOW))
+    table.store_policies(USER, Policies(tuple(entries)))
+    control = AccessControl(table, cluster="C")
+    control.facts = FACTS
+    return SignedCalls(control, SignedDates("off", ManualClock()))
+
+
+def _listed_calls(folder: str) -> Access:
+    files = AclFiles(LocalFileSystem(), folder, cluster="C", clock=ManualClock())
+    files.load()
+    account = {"accessKey": USER, "secretKey": SECRET}
+    account |= {"topicPerms": ["eve=SUB", "roll=SUB"], "groupPerms": ["eve=SUB", "pay=SUB"]}
+    files.store_account(account)
+    files.facts = FACTS
+    return ListedCalls(files, SignedDates("off", ManualClock()))
+
+
+@pytest.fixture(params=[_signed_calls, _listed_calls], ids=["policies", "lists"])
+def access(request: pytest.FixtureRequest, tmp_path: Path) -> Access:
+    (tmp_path / "conf").mkdir()
+    made: Access = request.param(str(tmp_path))
+    return made
+
+
+def _is_allowed(access: Access, *rights: Right) -> bool:
+    digest = hmac.digest(SECRET.encode(), b"20261118T120000Z", "sha1").hex()
+    headers = {
+        "authorization": f"MQv2-HMAC-SHA1 Credential={USER}, SignedHeaders=x-mq-date-time, Signature={digest}",
+        "x-mq-date-time": "20261118T120000Z",
+    }
+    call = SimpleNamespace(header=lambda name: headers.get(name, ""), remote="127.0.0.1:1", is_dated=True)
+    try:
+        return asyncio.run(access.check(cast(Call, call), rights)) == USER
+    except Refused:
+        return False
+
+
+def test_retry_topics_take_more_than_the_right_on_a_group(access: Access) -> None:
+    """Brokers know which group and topic own ``%RETRY%pay_roll``, but a proxy asks them with its own rights."""
+    assert _is_allowed(access, Right.sub_group("eve"), Right.sub_topic("eve"))
+    for name in ("pay", "pay_roll", "eve"):
+        assert not _is_allowed(access, Right.sub_group("eve"), Right.sub_topic(f"%RETRY%{name}"))
+
+
+def test_receive_reads_no_retry_topic_that_is_also_another_groups(access: Access) -> None:
+    assert _is_allowed(access, Right.sub_group("eve"), Right.sub_topic("roll"))
+    assert not _is_allowed(access, Right.sub_group("pay"), Right.sub_topic("roll"))
+
+
+def test_rights_of_a_connected_client_are_the_current_ones(access: Access) -> None:
+    before = access.version
+    assert access.allows(USER, Right.sub_topic("eve"), "127.0.0.1:1")
+    assert not access.allows(USER, Right.pub_topic("eve"), "127.0.0.1:1")
+    assert not access.allows("", Right.sub_topic("eve"), "127.0.0.1:1")
+    if isinstance(access, SignedCalls):
+        access._control.table.store_policies(USER, None)
+    else:
+        assert isinstance(access, ListedCalls)
+        access._files.delete_account(USER)
+    assert access.version != before
+    assert not access.allows(USER, Right.sub_topic("eve"), "127.0.0.1:1")

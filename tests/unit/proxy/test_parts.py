@@ -236,3 +236,22 @@ def test_unknown_half_message_is_looked_up_and_ended_at_its_newest_place() -> No
     with pytest.raises(Refused):
         _end(transactions, brokers)
     assert (brokers.places, brokers.queries) == ([7], 1)
+
+
+def test_half_message_is_shown_only_to_producers_that_may_still_send() -> None:
+    clock, config = ManualClock(), ProxyConfig()
+    shown: list[str] = []
+
+    def producer(name: str) -> Any:
+        return SimpleNamespace(client_id=name, send=lambda _command: shown.append(name))
+
+    clients = SimpleNamespace(producers=lambda _topic: [producer("eve"), producer("alice"), producer("eve")])
+    transactions = Transactions(config, cast(Any, clients), clock=clock, tasks=TaskOwner("test"))
+    transactions.may_publish = lambda client, topic: (client.client_id, topic) == ("alice", "T")
+    message = NewMessage("T", 0, b"x", b"UNIQ_KEY\x01id\x02", 0, bytes(8))
+    header = SimpleNamespace(transaction_id="id", tran_state_table_offset=1, commit_log_offset=1)
+    peer = SimpleNamespace(remote_text="b:1")
+    call = SimpleNamespace(header=header, body=encode_record(message, 1, 100, 1, bytes(8)), peer=peer)
+    for _ in range(8):
+        transactions._check(cast(Any, call))
+    assert shown == ["alice"] * 8

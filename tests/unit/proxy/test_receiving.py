@@ -136,6 +136,11 @@ class _Kit:
         self.request.message_queue.topic.name = "T"
         self.request.message_queue.broker.name = "b"
         self.request.invisible_duration.seconds = 30
+        self.is_revoked = False
+
+    async def recheck(self) -> None:
+        if self.is_revoked:
+            raise Refused(pb.UNAUTHORIZED, "no permission")
 
     def receive(self) -> list[pb.Message]:
         async def run() -> None:
@@ -149,7 +154,7 @@ class _Kit:
                 tasks=tasks,
             )
             try:
-                await receiving.receive(cast(Any, self.call), self.request, self.client)
+                await receiving.receive(cast(Any, self.call), self.request, self.client, self.recheck)
             finally:
                 assert receiving.waiting == 0
                 for _ in range(10):
@@ -305,6 +310,15 @@ def test_client_that_leaves_before_the_last_message_gets_none() -> None:
     with pytest.raises(CallEnded):
         kit.receive()
     assert kit.acking.given_back == [1, 2, 3]
+
+
+def test_client_whose_permission_was_revoked_while_it_waited_gets_none() -> None:
+    kit = _Kit()
+    kit.brokers.records = [_record(1), _record(2)]
+    kit.is_revoked = True
+    assert kit.refused() == pb.UNAUTHORIZED
+    assert kit.call.written == []
+    assert kit.acking.given_back == [1, 2]
 
 
 def test_filter_is_passed_to_the_broker() -> None:

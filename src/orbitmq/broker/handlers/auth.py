@@ -19,13 +19,13 @@ from orbitmq.auth.model import (
     User,
     named,
 )
-from orbitmq.auth.signature import ACCESS_KEY
 from orbitmq.auth.table import AuthTable
 from orbitmq.errors import InvalidParameter, NoPermission, ServerError
 from orbitmq.requests import RequestCode
 from orbitmq.transport.router import Call, Reply, Route
 from orbitmq.wire import javajson
 from orbitmq.wire.bodies.auth import AclInfo, UserInfo
+from orbitmq.wire.frame import Frame
 from orbitmq.wire.headers import Empty
 
 __all__ = ["AuthHandlers"]
@@ -39,7 +39,9 @@ class AuthHandlers:
 
     table: AuthTable
     checked: bool
-    """Whether requests are authenticated, so that the user name in a request is the sender's."""
+    """Whether requests are authenticated."""
+    signer_of: Callable[[Frame], str]
+    """Returns the verified user of a request, empty without a valid signature."""
     answers_passwords: bool
     inner_user: str
     on_change: Callable[[], None]
@@ -118,7 +120,7 @@ class AuthHandlers:
             self.checked
             and REPLICA in fields
             and bool(self.inner_user)
-            and fields.get(ACCESS_KEY) == self.inner_user
+            and self.signer_of(call.frame) == self.inner_user
         )
         return UserInfo(
             password=user.password if self.answers_passwords or to_slave else None,
@@ -130,7 +132,7 @@ class AuthHandlers:
     def _by_super(self, call: Call[Empty]) -> bool:
         if not self.checked:
             return True
-        asking = self.table.users.get(call.frame.ext_fields.get(ACCESS_KEY, ""))
+        asking = self.table.users.get(self.signer_of(call.frame))
         return asking is not None and asking.is_super
 
     # -- policies --------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Redelivery:
             return []
         version_2 = self.config.retry_topic_v2
         names = [pop_retry_topic(topic, group, version_2=version_2)]
-        if not version_2 or self.config.pop_retry_topic_v1_read:
+        if self.config.reads_pop_retry_v1:
             names.append(pop_retry_topic(topic, group, version_2=not version_2))
         return names
 
