@@ -116,7 +116,7 @@ def _signed_calls(_folder: str) -> Access:
 def _listed_calls(folder: str) -> Access:
     files = AclFiles(LocalFileSystem(), folder, cluster="C", clock=ManualClock())
     files.load()
-    account = {"accessKey": USER, "secretKey": SECRET}
+    account: dict[str, object] = {"accessKey": USER, "secretKey": SECRET}
     account |= {"topicPerms": ["eve=SUB", "roll=SUB"], "groupPerms": ["eve=SUB", "pay=SUB"]}
     files.store_account(account)
     files.facts = FACTS
