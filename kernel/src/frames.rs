@@ -449,7 +449,7 @@ fn as_they_are(raw: &[u8]) -> Option<(&[u8], bool, bool)> {
             b"UNIQ_KEY" => unique_key = value,
             b"WAIT" => waits = value != b"false",
             b"DELAY" | b"TRAN_MSG" | b"TIMER_DELAY_SEC" | b"TIMER_DELAY_MS"
-            | b"TIMER_DELIVER_MS" => asks = true,
+            | b"TIMER_DELIVER_MS" | b"ORBITMQ_IDEMPOTENT" => asks = true,
             b"POP_CK" => return None,
             _ => {}
         }

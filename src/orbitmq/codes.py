@@ -282,3 +282,5 @@ class Property(StrEnum):
     ORIGIN_GROUP = "ORIGIN_GROUP"
     TIMER_ROLL_LABEL = "TIMER_ROLL_LABEL"
     TRANS_OFFSET = "TRANS_OFFSET"
+    IDEMPOTENT = "ORBITMQ_IDEMPOTENT"
+    """Set by our producers only: a send that is already stored is not stored again. Never stored by our broker."""

@@ -85,12 +85,22 @@ class NoMasterError(ConnectFailedError):
 
 
 class SendFailed(ClientError):
-    """All attempts of a send failed. The last failure is the cause of this error; ``brokers`` lists those tried."""
+    """All attempts of a send failed. The last failure is the cause of this error; ``brokers`` lists those tried.
+
+    An idempotent producer can send the message again under its ``message_id``.
+    """
 
     retriable = True
 
     def __init__(
-        self, text: str, *, code: int, attempts: int, brokers: tuple[str, ...] = (), hint: str = ""
+        self,
+        text: str,
+        *,
+        code: int,
+        attempts: int,
+        brokers: tuple[str, ...] = (),
+        hint: str = "",
+        message_id: str = "",
     ) -> None:
         super().__init__(text)
         if hint:
@@ -98,12 +108,13 @@ class SendFailed(ClientError):
         self.code = code
         self.attempts = attempts
         self.brokers = brokers
+        self.message_id = message_id
 
 
 class SendTimeoutError(SendFailed, TimeoutError):
     """A send ran out of time; the message may still be stored."""
 
-    hint = "The message may be stored: make its handler idempotent before sending it again, or raise send_timeout_s"
+    hint = "The message may be stored: use an idempotent producer or handler before sending it again"
 
 
 class SendConnectionError(SendFailed, ConnectionError):

@@ -108,11 +108,16 @@ class ProducerOptions(ClientOptions):
     """Settings of a producer."""
 
     send_timeout_s: float = _between(3.0, 0.001, 3600)
-    """For one send, all attempts together."""
+    """For one send, all attempts together; with ``idempotent``, for each attempt."""
     retries: int = _between(2, 0, 100)
     """Further attempts after the first, each on another broker where there is one."""
     retry_when_not_safe: bool = False
     """Try another broker when a message was stored but not flushed or replicated in time."""
+    idempotent: bool = False
+    """Retry a send without an answer on the same broker, which stores it once (orbitmq brokers only). Then
+    ``send_timeout_s`` limits each attempt, and ``delivery_timeout_s`` all of them."""
+    delivery_timeout_s: float = _between(60.0, 0.001, 3600)
+    """With ``idempotent``: the time for one send, all attempts together."""
     retry_codes: frozenset[int] = frozenset()
     """Response codes to retry in addition to those that every client retries."""
     compress_over_bytes: int = _between(4096, 0, 2**31 - 1)

@@ -47,6 +47,8 @@ class ProducerSettings(ClientSettings, total=False):
     send_timeout_s: float
     retries: int
     retry_when_not_safe: bool
+    idempotent: bool
+    delivery_timeout_s: float
     retry_codes: frozenset[int]
     compress_over_bytes: int
     compression: Compression

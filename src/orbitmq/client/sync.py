@@ -85,9 +85,17 @@ class Producer(ProducerCalls):
         select: QueueSelector | None = None,
         argument: Any = None,
         timeout_s: float | None = None,
+        message_id: str = "",
     ) -> SendResult:
         self._loop.check_thread()
-        return self._sends.send(message, queue=queue, select=select, argument=argument, timeout_s=timeout_s)
+        return self._sends.send(
+            message,
+            queue=queue,
+            select=select,
+            argument=argument,
+            timeout_s=timeout_s,
+            message_id=message_id,
+        )
 
     def send_async(
         self,

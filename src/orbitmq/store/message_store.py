@@ -609,6 +609,13 @@ class MessageStore:
         """The key index's last update."""
         return IndexUpdate(0, 0) if self._index is None else self._index.last_update
 
+    @property
+    def index_gap(self) -> str:
+        """Why a key query may miss records; empty if it does not."""
+        if self._index is None:
+            return "messageIndexEnable is false"
+        return "the key index is catching up after a disk error" if self._index.paused else ""
+
     # Flush.
     def when_flushed(self, log_end: int, callback: Callable[[bool], None]) -> None:
         """Call ``callback`` through ``post`` with True once the log is on disk up to ``log_end``, or with False after

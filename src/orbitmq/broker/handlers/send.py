@@ -23,6 +23,7 @@ import msgspec
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import WritePath
+from orbitmq.broker.delivery.stored_sends import StoredSends
 from orbitmq.broker.handlers.recall import recall_handle
 from orbitmq.broker.handlers.send_checks import NOT_A_MASTER, SendChecks
 from orbitmq.broker.statistics.stats import BrokerStats
@@ -80,6 +81,7 @@ _NOT_RANKED: Final = (
     b"__SHARDINGKEY",
 )
 _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
+_IDEMPOTENT: Final = Property.IDEMPOTENT.encode()
 _MULTI_TAG: Final = TopicFilterType.MULTI_TAG
 
 
@@ -145,6 +147,7 @@ class SendHandlers:
 
     def __post_init__(self) -> None:
         self._pending: list[_Pending] = []
+        self._stored_sends = StoredSends(self.store, self.clock)
         self._pending_bytes = 0
         """Total size of the pending bodies."""
         self._turn_planned = False
@@ -224,6 +227,8 @@ class SendHandlers:
             self._place(pending, fields, asks)
         elif len(frame.body) > self.store.config.message_bytes_max:
             self._check_size(sum(len(one.body) for one in _split(message)))
+        if asks and self._is_repeat(pending, fields):
+            return
         self._pending.append(pending)
         self._pending_bytes += len(frame.body)
 
@@ -251,6 +256,26 @@ class SendHandlers:
             pending.recall_handle = recall_handle(message, self.config.broker_name) or ""
         pending.message = message
 
+    def _is_repeat(self, pending: _Pending, fields: SendFields) -> bool:
+        """Whether an idempotent send is already stored; it is then answered like the first time."""
+        if _IDEMPOTENT not in fields.properties:
+            return False
+        message = pending.message
+        if not pending.is_batch:
+            pending.message = message._replace(properties=remove_property(message.properties, _IDEMPOTENT))
+        parts = _split(message) if pending.is_batch else [pending.message]
+        pending.unique_key = find_property(parts[0].properties, _UNIQUE_KEY) or b""
+        if any(one.unique_key == pending.unique_key for one in self._pending):
+            self.append_pending()
+        found = self._stored_sends.find(parts, fields.topic)
+        if found is None:
+            return False
+        pending.queue_id = found.queue_id
+        if found.timer is not None:
+            pending.recall_handle = recall_handle(found.timer, self.config.broker_name) or ""
+        self._acknowledge([(pending, found.where)], found.where.end)
+        return True
+
     def _ranked(self, message: NewMessage) -> NewMessage:
         """Route a message with a priority to the queue of that number, or to the last queue. The priority is dropped
         for messages with a delay, a transaction or a sharding key, as in Apache."""
@@ -276,7 +301,8 @@ class SendHandlers:
         if len(topic.encode()) > 127:
             raise MessageIllegal(f"topic length {len(topic)} is over 127")
         unique_key = find_property(properties, _UNIQUE_KEY) or b""
-        return StoredProperties(b"", unique_key, find_property(properties, b"WAIT") != b"false", False)
+        waits = find_property(properties, b"WAIT") != b"false"
+        return StoredProperties(b"", unique_key, waits, _IDEMPOTENT in properties)
 
     def _check_size(self, body_bytes: int) -> None:
         limit = self.store.config.message_bytes_max

@@ -210,7 +210,8 @@ class BlockingSends:
         self._instance = producer._instance
         self._sender = producer._sender
         options = producer.options
-        self._possible = self._sender.binary and options.tls is None and not options.retry_when_not_safe
+        needs_loop = options.tls is not None or options.retry_when_not_safe or options.idempotent
+        self._possible = self._sender.binary and not needs_loop
         self._avoids_slow = options.avoid_slow_brokers
         self._idle: dict[str, deque[BlockingConnection]] = {}
         self._shared: dict[str, SharedConnection] = {}
@@ -226,13 +227,21 @@ class BlockingSends:
         select: QueueSelector | None = None,
         argument: Any = None,
         timeout_s: float | None = None,
+        message_id: str = "",
     ) -> SendResult:
         """See ``Producer.send``."""
         check_send(message, timeout_s)
         producer = self._producer
-        if not self._possible or producer._hooks or producer._accumulator is not None:
+        if not self._possible or message_id or producer._hooks or producer._accumulator is not None:
             return self._run(
-                producer.send(message, queue=queue, select=select, argument=argument, timeout_s=timeout_s)
+                producer.send(
+                    message,
+                    queue=queue,
+                    select=select,
+                    argument=argument,
+                    timeout_s=timeout_s,
+                    message_id=message_id,
+                )
             )
         chosen = None if select is None else selector_of(select, message, argument)
         outgoing = self._sender.prepare(message)

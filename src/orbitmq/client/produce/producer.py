@@ -30,7 +30,7 @@ from orbitmq.client.produce.transactions import (
     Transactions,
 )
 from orbitmq.client.settings import ProducerSettings
-from orbitmq.codes import ClientErrorCode
+from orbitmq.codes import ClientErrorCode, Property
 from orbitmq.errors import MessageIllegal
 from orbitmq.model.names import PRODUCER_GROUP_RESERVED, check_group, is_retry_topic, wrap_namespace
 from orbitmq.model.route import MessageQueue
@@ -163,6 +163,7 @@ class Producer:
         select: QueueSelector | None = None,
         argument: Any = None,
         timeout_s: float | None = None,
+        message_id: str = "",
     ) -> SendResult:
         """Store one message. Start many at once (``asyncio.gather``) for throughput.
 
@@ -170,12 +171,20 @@ class Producer:
         each queue in turn. In the last case a failed attempt is retried on another broker. ``select`` gets the
         queues, or queues, message and ``argument``. Raises ``SendFailed``, ``NoRouteError``, ``NameServerError``, or
         the ``BrokerError`` of a refusal.
+
+        ``message_id`` is the message's unique key, for idempotent producers: a message that is already stored under
+        this key, for example by a send that timed out, is not stored again. By default each send gets a new one.
         """
         check_send(message, timeout_s)
-        if self._accumulator is not None and queue is None and select is None and Accumulator.takes(message):
-            return await self._accumulator.send(message, timeout_s)
         chosen = None if select is None else selector_of(select, message, argument)
-        if not self._hooks:
+        if message_id:
+            if not self.options.idempotent:
+                raise ClientStateError("message_id needs a producer with idempotent=True")
+        elif (
+            self._accumulator is not None and queue is None and chosen is None and Accumulator.takes(message)
+        ):
+            return await self._accumulator.send(message, timeout_s)
+        elif not self._hooks:
             # Hot path.
             sender = self._sender
             outgoing = await self._prepare(message) if sender.is_costly(message) else sender.prepare(message)
@@ -185,7 +194,8 @@ class Producer:
 
         async def send(messages: list[Message], context: SendContext | None) -> SendResult:
             [changed] = messages
-            outgoing = await self._prepare(changed, context=context)
+            extra = {Property.UNIQUE_KEY.value: message_id} if message_id else None
+            outgoing = await self._prepare(changed, extra, context)
             return await self._sender.send(
                 outgoing,
                 queue=queue,
@@ -340,6 +350,8 @@ class Producer:
             raise MessageIllegal("a batch cannot go to a retry topic")
         limit = self.options.message_bytes_max
         wait = f"WAIT\x01{'true' if wait_stored else 'false'}\x02"
+        if self.options.idempotent:
+            wait += f"{Property.IDEMPOTENT}\x01true\x02"
         new_entry = self._sender.entry
         piece: list[Message] = []
         keys: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -95,8 +96,8 @@ class _Trial:
     retry."""
 
     __slots__ = (
-        "_deadline", "_left", "_now", "_over", "_pauses", "_started", "brokers", "failed_broker", "failure", "fixed",
-        "message_id", "pause_s", "result",
+        "_attempt_s", "_deadline", "_idempotent", "_left", "_now", "_over", "_pauses", "_started", "brokers",
+        "failed_broker", "failure", "fixed", "message_id", "pause_s", "result",
     )  # fmt: skip
 
     def __init__(
@@ -115,7 +116,9 @@ class _Trial:
         self._over = False
         self.fixed = fixed
         """The queue the message must go to. No other broker can stand in, so a message that may be stored is not sent
-        again."""
+        again, unless sends are idempotent."""
+        self._idempotent = options.idempotent
+        self._attempt_s = options.send_timeout_s if options.idempotent else math.inf
         self.pause_s = 0.0
         self.failed_broker: str | None = None
         self.failure: OrbitError | None = None
@@ -132,6 +135,11 @@ class _Trial:
         return self._deadline - self._now()
 
     @property
+    def next_s(self) -> float:
+        """The time limit of the next attempt."""
+        return min(self.left_s, self._attempt_s)
+
+    @property
     def spent_ms(self) -> int:
         return round((self._now() - self._started) * 1000)
 
@@ -139,11 +147,14 @@ class _Trial:
         """Note that another attempt would fail in the same way."""
         self._over = True
 
-    def failed(self, error: OrbitError, broker_name: str, *, alone: bool) -> None:
+    def failed(self, error: OrbitError, queue: MessageQueue, *, alone: bool) -> None:
         """Note a failed attempt. ``alone``: the next one goes to the same broker, so it should come later."""
-        self.failure, self.failed_broker = error, broker_name
-        if error.was_sent:
-            self._left = 0 if self.fixed is not None else self._left - 1
+        self.failure, self.failed_broker = error, queue.broker_name
+        if self._idempotent and error.was_sent and not isinstance(error, BrokerError):
+            # The message may be stored. Only this broker can tell, so nothing but time ends the attempts.
+            self.fixed, alone = queue, True
+        elif error.was_sent:
+            self._left = 0 if self.fixed is not None and not self._idempotent else self._left - 1
         # Brokers that all refuse connections are tried in turn, and again a little later.
         if alone or not error.was_sent:
             self.pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._pauses)
@@ -151,10 +162,12 @@ class _Trial:
         else:
             self.pause_s = 0.0
 
-    def not_safe(self, result: SendResult | None, broker_name: str) -> None:
+    def not_safe(self, result: SendResult | None, queue: MessageQueue) -> None:
         """Note a message that is stored, but was not flushed or replicated in time."""
         self.result = self.result or result
-        self.failed_broker = broker_name
+        self.failed_broker = queue.broker_name
+        if self._idempotent:
+            self.fixed = queue
         self._left -= 1
         self.pause_s = 0.0
 
@@ -197,6 +210,11 @@ class Sender:
         self.in_flight = InFlight(options.max_in_flight, options.max_in_flight_bytes)
         self.binary = options.serialize is SerializeType.ROCKETMQ and options.credentials is None
         """Whether the headers of sends can be written in the binary form."""
+        idempotent = options.idempotent
+        self._limit_s = options.delivery_timeout_s if idempotent else options.send_timeout_s
+        self._attempt_s = options.send_timeout_s if idempotent else math.inf
+        self._adds_properties = bool(options.namespace) or idempotent
+        """Whether messages get properties that not every producer sets."""
         self._checked_topics: set[str] = set()
         self._turns = Turns()
         self._finding: dict[str, asyncio.Task[list[MessageQueue] | OrbitError]] = {}
@@ -220,7 +238,7 @@ class Sender:
         body = message.body_bytes()
         size = len(body)
         options = self._options
-        if not extra and size < options.compress_over_bytes and not options.namespace:
+        if not extra and size < options.compress_over_bytes and not self._adds_properties:
             # Hot path: nothing to add, nothing to compress.
             unique_key = self._instance.unique_keys.next()
             properties = message.plain_properties(unique_key)
@@ -253,6 +271,8 @@ class Sender:
         code = _SEND
         if pairs.get(Property.MESSAGE_TYPE) == "reply":
             code = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+        elif self._options.idempotent:
+            pairs[Property.IDEMPOTENT] = "true"
         properties = encode_properties(pairs)
         return Outgoing(topic, body, properties, unique_key, int(sys_flag), message.flag, code)
 
@@ -316,7 +336,8 @@ class Sender:
                 if timeout_s is not None:
                     timeout_s = self._left(timeout_s, now() - started)
                 started = now()
-            deadline = started + (self._options.send_timeout_s if timeout_s is None else timeout_s)
+            limit_s = self._limit_s if timeout_s is None else timeout_s
+            deadline = started + limit_s
             fixed = queue
             if fixed is None and shard_key:
                 fixed = select_by_hash(queues, shard_key)
@@ -327,7 +348,9 @@ class Sender:
                 target = fixed or self.picker.pick(queues, None)
                 after = Attempted(target)
                 try:
-                    after.result = result = await self.attempt(outgoing, target, deadline - now(), context)
+                    after.result = result = await self.attempt(
+                        outgoing, target, min(limit_s, self._attempt_s), context
+                    )
                 except (BrokerError, ConnectionLostError, RequestTimeoutError) as error:
                     after.error = error
                 else:
@@ -365,9 +388,9 @@ class Sender:
         topic, target, publish = outgoing.topic, after.queue, self._instance.book.publish
         trial.brokers.append(target.broker_name)
         if after.error is not None:
-            self._failed(trial, topic, after.queue.broker_name, after.error)
+            self._failed(trial, topic, target, after.error)
         else:
-            trial.not_safe(after.result, target.broker_name)
+            trial.not_safe(after.result, target)
         while trial.goes_on:
             if trial.pause_s:
                 await asyncio.sleep(min(trial.pause_s, max(0.0, trial.left_s)))
@@ -377,20 +400,21 @@ class Sender:
             trial.brokers.append(target.broker_name)
             began_with_s = trial.left_s
             try:
-                result = await self.attempt(outgoing, target, began_with_s, context)
+                result = await self.attempt(outgoing, target, trial.next_s, context)
             except (BrokerError, ConnectionLostError, RequestTimeoutError) as error:
-                self._failed(trial, topic, target.broker_name, error)
+                self._failed(trial, topic, target, error)
                 continue
             self.picker.report(target.broker_name, (began_with_s - trial.left_s) * 1000)
             if result.status is SendStatus.OK or not self._options.retry_when_not_safe:
                 return result
-            trial.not_safe(result, target.broker_name)
+            trial.not_safe(result, target)
         if trial.result is not None:
             return trial.result  # stored, if not as safely as hoped: better than any error
         raise self._give_up(topic, trial)
 
-    def _failed(self, trial: _Trial, topic: str, broker_name: str, error: OrbitError) -> None:
+    def _failed(self, trial: _Trial, topic: str, queue: MessageQueue, error: OrbitError) -> None:
         """Note a failed attempt. Raises its error when every broker would refuse in the same way."""
+        broker_name = queue.broker_name
         self.picker.report(broker_name, 0, failed=True)
         # The queue no longer exists: the topic was given fewer queues, and our route is out of date.
         shrunk = isinstance(error, InvalidParameter) and trial.fixed is None and "queueId" in error.remark
@@ -404,7 +428,7 @@ class Sender:
                 add_hint(error)
             raise error
         known = {queue.broker_name for queue in self._instance.book.publish.get(topic, ())}
-        trial.failed(error, broker_name, alone=trial.fixed is not None or known <= {broker_name})
+        trial.failed(error, queue, alone=trial.fixed is not None or known <= {broker_name})
         if error.stale_route:
             self._instance.refresh_soon(topic)
         self._instance.log_limits.log(
@@ -498,6 +522,7 @@ class Sender:
             attempts=attempts,
             brokers=brokers,
             hint=hint,
+            message_id=trial.message_id,
         )
         error.__cause__ = failure
         return error

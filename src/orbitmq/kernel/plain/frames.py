@@ -391,7 +391,7 @@ class StoredProperties(NamedTuple):
     waits: bool
     """False if the sender set WAIT=false: the send is acknowledged as soon as it is stored."""
     asks: bool
-    """Whether the message requests a delay, a delivery time or a transaction."""
+    """Whether the message requests a delay, a delivery time, a transaction or an idempotent send."""
 
 
 _ASKS: Final = frozenset(
@@ -401,6 +401,7 @@ _ASKS: Final = frozenset(
         Property.TIMER_DELAY_SEC.value,
         Property.TIMER_DELAY_MS.value,
         Property.TIMER_DELIVER_MS.value,
+        Property.IDEMPOTENT.value,
     )
 )
 
