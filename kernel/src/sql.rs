@@ -278,7 +278,7 @@ impl Program {
         };
         let root = reader.condition(1)?;
         if !reader.rest.is_empty() {
-            return Err("an SQL program goes on after its end".into());
+            return Err("an SQL program has data after its end".into());
         }
         let names = reader.names;
         let mut sorted: Vec<usize> = Vec::new();

@@ -84,7 +84,7 @@ class ConfigError(OrbitError):
 
 
 class CorruptionError(OrbitError):
-    """Bytes on our own disk are not what was written. The store stops taking writes."""
+    """Bytes on our own disk are not what was written. The store stopped accepting writes."""
 
 
 class BrokerError(OrbitError):

@@ -267,7 +267,7 @@ def test_slave_takes_over_users_and_policies_with_its_inner_credentials(tmp_path
         (("authenticationProvider=org.example.Own",), "authenticationProvider"),
         (("authenticationMetadataProvider=x.ProxyAuthenticationMetadataProvider",), "MetadataProvider"),
         (("initAuthenticationUser=root:secret-word",), "initAuthenticationUser is not of the form"),
-        (("aclEnable=true", "authenticationEnabled=true"), "exclude each other"),
+        (("aclEnable=true", "authenticationEnabled=true"), "mutually exclusive"),
         (("authenticationEnable=true",), "did you mean authenticationEnabled"),
     ],
 )

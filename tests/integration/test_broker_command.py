@@ -172,7 +172,7 @@ def test_option_of_apache_without_effect_is_kept_shown_and_warned_of(tmp_path: P
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_S) == 0
     log = (tmp_path / "log").read_text()
-    assert "options without effect here" in log
+    assert "options without effect" in log
     assert "useEpollNativeSelector" in log
 
 

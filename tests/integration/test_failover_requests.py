@@ -91,7 +91,7 @@ def test_roles_change_by_request_through_etcd_and_routes_follow(etcd: Etcd, memo
             assert_equal_logs(first.running, second.running)
             for node, text, reason in (
                 (second, "brokerRole=ASYNC_MASTER", "failoverRole"),
-                (first, "brokerRole=SLAVE\nbrokerId=77", "has the number"),
+                (first, "brokerRole=SLAVE\nbrokerId=77", "has the id"),
             ):
                 refused = await change(client, node, text)
                 assert refused.code == ResponseCode.SYSTEM_ERROR

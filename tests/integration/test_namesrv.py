@@ -382,7 +382,7 @@ async def test_notice_to_a_broker_that_is_gone_does_no_harm(caplog: pytest.LogCa
     async with NameServer(config(notify_min_broker_id_changed=True)) as server, peer_of(server) as master:
         await master.register(broker_id=1, address="127.0.0.1:9", enableActingMaster="true")
         await master.register(enableActingMaster="true")
-        await until_async(lambda: "notice not delivered" in caplog.text)
+        await until_async(lambda: "notification not delivered" in caplog.text)
         assert isinstance(await master.route("T"), dict)
 
 

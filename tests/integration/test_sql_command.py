@@ -133,7 +133,7 @@ def test_files_are_whole_and_of_the_form_of_their_name(broker: RunningBroker, tm
     assert item["properties"]["price"] == "5"
     assert pq.read_table(tmp_path / "rows.parquet").column("body").to_pylist() == [b'{"id": 5}']
     again = sql(broker, text, "--output", str(tmp_path / "rows.csv"))
-    assert (again.exit_code, "not overwritten" in again.stderr) == (2, True)
+    assert (again.exit_code, "choose another name" in again.stderr) == (2, True)
     failed = sql(broker, "select error('stop') from topic('orders')", "--output", str(tmp_path / "part.csv"))
     assert failed.exit_code == 1, failed.output
     assert not [path for path in tmp_path.iterdir() if "part" in path.name]

@@ -723,7 +723,7 @@ async def test_garbage_inside_and_instead_of_tls_closes_with_one_log_line(
 def test_call_without_time_left_does_not_blame_the_network() -> None:
     async def run() -> None:
         async with serving(ROUTES) as server, closing(RpcClient()) as client:
-            with pytest.raises(ConnectFailedError, match="no time was left to connect to"):
+            with pytest.raises(ConnectFailedError, match="the time limit ended before connecting to"):
                 await client.call(address_of(server), 1, timeout_s=-0.128127)
 
     asyncio.run(run())

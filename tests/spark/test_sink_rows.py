@@ -338,7 +338,7 @@ def test_topic_column_sends_each_row_to_its_topic_and_the_rest_to_the_option() -
         ({"value": StringType()}, {"topic": "T"}, "column 'value' has no meaning for a message"),
         ({"body": IntegerType()}, {"topic": "T"}, "column 'body' is int; it must be binary or string"),
         ({"tags": StringType()}, {"topic": "T"}, "the frame has no column 'body'"),
-        ({"body": BinaryType()}, {}, "Give the option 'topic' or a column 'topic'"),
+        ({"body": BinaryType()}, {}, "give the option 'topic' or a column 'topic'"),
         ({"body": BinaryType()}, {"topic": "T", "uniqueKeyColumn": "id"}, "uniqueKeyColumn names 'id'"),
         ({"body": BinaryType()}, {"topic": "T", "batchByte": "1"}, "did you mean 'batchBytes'"),
         ({"body": BinaryType()}, {"topic": "T", "inFlight": "0"}, "'inFlight' is 0; 1 to"),

@@ -114,7 +114,7 @@ def parse_cursor(text: str) -> dict[tuple[str, int], int]:
             name, queue_id, end = part.rsplit(":", 2)
             found[name, int(queue_id)] = int(end)
         except ValueError:
-            raise AdminError(f"the place {part!r} of the next page cannot be read") from None
+            raise AdminError(f"invalid page token {part!r}") from None
     return found
 
 

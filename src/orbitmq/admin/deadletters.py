@@ -355,7 +355,7 @@ async def resend_paced(
     Each second's work is recorded before the next begins, so a process that dies repeats at most that.
     """
     if per_second <= 0:
-        raise AdminError("a rate has to be above zero")
+        raise AdminError("the rate must be greater than zero")
     await _make_done_topic(admin)
     clock = admin.clock
     async with open_producer(admin, "orbitmq-dead-letters") as producer:

@@ -248,7 +248,7 @@ async def _ask_leader(
 ) -> Frame:
     leader = (await controller_meta_data(admin, controller)).controller_leader_address
     if not leader:
-        raise AdminError(f"controller {controller} has no leader now")
+        raise AdminError(f"controller {controller} has no leader")
     return await admin.ask(leader, code, fields, body, role="controller")
 
 
@@ -342,7 +342,7 @@ async def clean_broker_data(
 ) -> Changed:
     """Have the controller remove replicas."""
     if not living and not cluster:
-        raise AdminError("a cluster is needed unless living brokers are cleaned, too")
+        raise AdminError("a cluster is required unless live brokers are cleaned too")
     fields = {
         "brokerName": broker_name,
         "isCleanLivingBroker": "true" if living else "false",

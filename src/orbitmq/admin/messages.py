@@ -381,7 +381,7 @@ async def consume_directly(
     """Have an online member consume a message now, whatever its offsets are."""
     info = await running_info(admin, group, client_id)
     if info.properties.get("PROP_CONSUME_TYPE") != ConsumeType.PASSIVELY:
-        raise AdminError(f"client {client_id} is no push consumer: it takes messages by itself only")
+        raise AdminError(f"client {client_id} is not a push consumer; it accepts no pushed messages")
     header = ConsumeMessageDirectlyRequest(
         consumer_group=group, client_id=client_id, msg_id=message.offset_msg_id, topic=message.topic
     )

@@ -141,7 +141,7 @@ class Admin:
         except ConnectionLostError as error:
             raise UnreachableError(role, address, str(error)) from error
         except RequestTimeoutError as error:
-            raise UnreachableError(role, address, f"nothing within {wait_s:g} s") from error
+            raise UnreachableError(role, address, f"no answer within {wait_s:g} s") from error
 
     async def ask(
         self,

@@ -50,9 +50,7 @@ async def message_trace(
     )
     found = await messages_by_key(admin, query)
     if not found:
-        raise NoMessage(
-            f"topic {trace_topic} has no trace of {message_id!r}: the clients must have tracing switched on"
-        )
+        raise NoMessage(f"topic {trace_topic} has no trace of {message_id!r}: enable tracing in the clients")
     produced: list[TraceRow] = []
     consumed: list[TraceRow] = []
     for message in found:

@@ -226,7 +226,7 @@ class AclFiles:
             try:
                 contents[path] = self._read(path)
             except ConfigError as error:
-                logger.error("access list not reloaded, the old one stays error=%s", error)
+                logger.error("access list not reloaded, keeping the previous one error=%s", error)
                 if path in self._contents:
                     contents[path] = self._contents[path]
         self._take(contents)
@@ -284,7 +284,7 @@ class AclFiles:
             for raw in _list(value.get("accounts")):
                 account = account_of(raw)
                 if account.access_key in accounts:
-                    logger.warning("access key in two files, the first counts path=%s", path)
+                    logger.warning("access key defined in two files, using the first path=%s", path)
                 else:
                     accounts[account.access_key] = account
             version = _list(value.get("dataVersion"))

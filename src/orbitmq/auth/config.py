@@ -174,7 +174,7 @@ class AuthConfig:
             )
         if self.acl_enabled and self.authentication_enabled:
             raise ConfigError(
-                "aclEnable=true and authenticationEnabled=true exclude each other: choose one of them"
+                "aclEnable=true and authenticationEnabled=true are mutually exclusive; enable one of them"
             )
         for key, given, accepted in (
             ("authenticationProvider", self.authentication_provider, ("DefaultAuthenticationProvider",)),

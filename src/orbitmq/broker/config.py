@@ -643,12 +643,12 @@ class BrokerConfig(TableLimits):
     def _check_failover(self) -> None:
         if not 0 < self.broker_id <= FAILOVER_ID_MAX:
             raise ConfigError(
-                f"enableFailover=true needs a brokerId from 1 to {FAILOVER_ID_MAX}, another one for every broker of "
-                "the group: the master is elected"
+                f"enableFailover=true needs a brokerId from 1 to {FAILOVER_ID_MAX}, different for every broker "
+                "of the group, because the master is elected"
             )
         if self.fixed_ha_address:
             raise ConfigError(
-                "haMasterAddress does not go with enableFailover=true: the master is known from etcd"
+                "haMasterAddress cannot be used with enableFailover=true, because the master comes from etcd"
             )
         # Every broker starts as a slave without a master; etcd then decides its role.
         object.__setattr__(self, "role", BrokerRole.SLAVE)

@@ -56,7 +56,7 @@ class LastSaves:
         if isinstance(error, SaveRefused):
             self.failed.update(error.failed)
             return
-        logger.error("not saved at the end what=%s error=%s", what, error)
+        logger.error("not saved at shutdown what=%s error=%s", what, error)
         self.failed[what] = error
 
     def check(self) -> None:

@@ -149,7 +149,7 @@ class LiveConfig:
         is_slave = role_text == BrokerRole.SLAVE.value
         if id_text and is_slave == (int(id_text) == MASTER_ID):
             raise ServerError(
-                f"{_ROLE}={role_text} does not go with {_ID}={id_text}: 0 is the master, others slaves"
+                f"{_ROLE}={role_text} cannot be combined with {_ID}={id_text}; 0 is the master, other ids are slaves"
             )
         broker_id = int(id_text) if id_text else (max(1, config.broker_id) if is_slave else MASTER_ID)
         if (role_text, broker_id) == (config.role.value, config.broker_id):

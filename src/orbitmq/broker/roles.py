@@ -181,7 +181,7 @@ class RoleSwitch:
             if (role, broker_id) == (config.role, config.broker_id) and config.is_slave == was_slave:
                 return
             logger.info(
-                "role changes from=%s id=%d to=%s id=%d",
+                "role changed from=%s id=%d to=%s id=%d",
                 config.role.value,
                 config.broker_id,
                 role.value,

@@ -74,7 +74,7 @@ def broker_command(
             settings = read_broker_settings(config_file, overrides)
         proxy_config = None if proxy_file is None else local_proxy_config(proxy_file)
         if proxy_config is not None and processes > 1:
-            raise ConfigError("--proxy is for one broker; in front of several run orbitmq proxy")
+            raise ConfigError("--proxy works with one broker; for several, run orbitmq proxy")
     except (ConfigError, OSError) as error:
         fail(str(error))
     if print_config:

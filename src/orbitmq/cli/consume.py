@@ -67,7 +67,7 @@ def consume_command(topic: str, connection: ClientConnection, form: str, in_json
     They are read as group orbitmq-consume, which is registered with the brokers and stores no offsets.
     """
     if sum((given["offset"] is not None, given["last"] is not None, given["start"] != "earliest")) > 1:
-        raise click.UsageError("begin with one of --from, --offset and --last")
+        raise click.UsageError("use only one of --from, --offset and --last")
     wanted = _Wanted(
         topic=topic,
         begin=moment(given["start"], datetime.now(UTC)),
@@ -160,7 +160,7 @@ class _Reader:
             silent_s = 0 if batch else silent_s + 1
             if silent_s >= _SILENT_S_MAX:
                 raise RequestTimeoutError(
-                    f"no broker of topic {self._wanted.topic} answers, and not all messages are read"
+                    f"no broker of topic {self._wanted.topic} answers, so not all messages were read"
                 )
 
     def _done(self, queue: MessageQueue, *, idle: bool) -> bool:

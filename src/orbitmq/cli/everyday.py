@@ -239,7 +239,7 @@ def _group_view(result: everyday.GroupDescription, args: Args) -> list[Part]:
 def _reset(admin: Admin, args: Args) -> Awaitable[everyday.OffsetMoves]:
     given = [name for name in ("to", "offset", "shift") if args[name] is not None]
     if len(given) != 1:
-        raise click.UsageError("name the new place with one of --to, --offset and --shift")
+        raise click.UsageError("give the new position with one of --to, --offset and --shift")
     words = {"earliest": "first", "first": "first", "latest": "last", "last": "last"}
     if args["offset"] is not None:
         target = OffsetTarget(kind="offset", offset=args["offset"])

@@ -74,7 +74,9 @@ class LogPeer:
         while len(got) < end - start:
             data = link.recv(_READ_BYTES)
             if not data:
-                raise FetchFailed(f"{self.address} does not have log offsets {start} to {end}, and hung up")
+                raise FetchFailed(
+                    f"{self.address} does not have log offsets {start} to {end}, and closed the connection"
+                )
             for log_offset, body in reader.feed(data):
                 if not body:
                     raise FetchFailed(f"{self.address} has nothing at log offset {start + len(got)}")

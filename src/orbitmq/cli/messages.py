@@ -185,7 +185,7 @@ async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
         begun += last
         if len(begun) > _LINE_BYTES_MAX:
             raise click.ClickException(
-                f"a line is longer than {_LINE_BYTES_MAX >> 20} MiB: no broker takes it"
+                f"a line is longer than {_LINE_BYTES_MAX >> 20} MiB, more than any broker accepts"
             )
     if begun:
         yield bytes(begun)

@@ -609,7 +609,7 @@ def archive_command(directory: str, topics: tuple[str, ...], **options: Any) -> 
 
         since, until = _moment(options["since"], "--since"), _moment(options["until"], "--until")
         if bool(topics) == bool(options["topic_pattern"]):
-            raise EnvironmentFault("give --topic (several times if need be) or --topic-pattern")
+            raise EnvironmentFault("give --topic (once or more) or --topic-pattern")
         directory = _absolute(directory)
         source = {"namesrvAddr": options["namesrv"], **options["options"]}
         source |= {"topic": ",".join(topics)} if topics else {"topicPattern": options["topic_pattern"]}

@@ -94,7 +94,7 @@ def set_options(command: F) -> F:
 def warn_without_effect(kept: Mapping[str, str], source: str) -> None:
     """Log one line for all options that are accepted but have no effect."""
     if kept:
-        logger.warning("options without effect here source=%s keys=%s", source, ",".join(sorted(kept)))
+        logger.warning("options without effect source=%s keys=%s", source, ",".join(sorted(kept)))
 
 
 def metrics_text(endpoint: MetricsEndpoint | None) -> str:

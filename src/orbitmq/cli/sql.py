@@ -94,16 +94,14 @@ def _form(output: Path | None) -> str:
     form = output.suffix.removeprefix(".").lower()
     form = {"jsonl": "json", "ndjson": "json"}.get(form, form)
     if form not in _FORMATS[1:]:
-        raise ConfigError(
-            f"{output}: the name must end with .csv, .json or .parquet, or --format says the form"
-        )
+        raise ConfigError(f"{output}: the name must end with .csv, .json or .parquet, or use --format")
     return form
 
 
 def _write(rows: Any, output: Path, form: str, most: int) -> None:
     """Write the file atomically, so a reader never sees part of it."""
     if output.exists():
-        raise ConfigError(f"{output} exists; it is not overwritten")
+        raise ConfigError(f"{output} exists; choose another name")
     with _partial(output) as path:
         if form == "parquet":
             import pyarrow.parquet as pq  # type: ignore[import-untyped]  # pyarrow has no type hints

@@ -102,13 +102,13 @@ async def _work(target: str, health: tuple[str, int] | None) -> None:
         async with consumer:
             logger.info("running %s group=%s", target, consumer.group)
             await stop.wait()
-            logger.info("stopping, handlers may end within %g s", consumer.options.close_wait_s)
+            logger.info("stopping, waiting up to %g s for handlers", consumer.options.close_wait_s)
     finally:
         if server is not None:
             server.close()
     if consumer.abandoned:
         logger.error(
-            "stopped beside %s that did not end within close_wait_s (%g s); their messages are redelivered",
+            "stopped although %s did not end within close_wait_s (%g s); their messages are redelivered",
             counted(consumer.abandoned, "handler"),
             consumer.options.close_wait_s,
         )

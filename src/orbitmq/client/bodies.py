@@ -26,7 +26,7 @@ def json_bytes(value: Any) -> bytes:
         plain = value.model_dump() if dump is not None else msgspec.to_builtins(value, enc_hook=_numbers)
         if _has_no_number(plain):
             raise ValueError(
-                "NaN and infinity cannot be written as JSON; send None, a text or a plain number"
+                "NaN and infinity cannot be written as JSON; send None, a string or a finite number"
             )
     return encoded
 

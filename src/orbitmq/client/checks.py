@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["check_type", "shown"]
 
-_KINDS: Final[dict[type, str]] = {str: "a text", dict: "a table of texts", bool: "True or False"}
+_KINDS: Final[dict[type, str]] = {str: "a string", dict: "a dictionary of strings", bool: "True or False"}
 
 
 def check_type(name: str, value: object, kind: type) -> None:

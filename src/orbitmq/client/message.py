@@ -116,7 +116,7 @@ class Message(msgspec.Struct, kw_only=False):
             )
         if not isinstance(self.keys, str):
             if isinstance(self.keys, dict | bytes) or not isinstance(self.keys, Sequence):
-                raise TypeError(f"keys is {shown(self.keys)}; a text or a list of texts is accepted")
+                raise TypeError(f"keys is {shown(self.keys)}; a string or a list of strings is accepted")
             for key in self.keys:
                 check_type("a key", key, str)
                 if " " in key:

@@ -181,7 +181,9 @@ class UserFile:
     def add(path: Path, user: str, role: Role, password: str) -> None:
         """Add or replace a user."""
         if not user or ":" in user or user != user.strip():
-            raise ConfigError(f"{user!r} cannot be the name of a user: it is empty or has a colon or a blank")
+            raise ConfigError(
+                f"{user!r} cannot be the name of a user: it is empty or contains a colon or a space"
+            )
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         kept = [line for line in lines if line.split(":", 1)[0].strip() != user]
         kept.append(f"{user}:{role.name.lower()}:{hash_password(password)}")

@@ -62,7 +62,7 @@ class Form:
         try:
             return int(text.replace("_", "").replace(",", ""))
         except ValueError:
-            raise AdminError(f"{what} has to be a whole number, not {text!r}") from None
+            raise AdminError(f"{what} must be a whole number, not {text!r}") from None
 
     def flag(self, name: str) -> bool:
         return self.text(name) in ("on", "true", "1", "yes")

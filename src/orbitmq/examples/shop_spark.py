@@ -90,7 +90,7 @@ def run(name_server: str, directory: Path) -> SparkResult:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"Spark was not done after {TIME_LIMIT_S:.0f} s; see {log}") from None
+            raise RuntimeError(f"Spark did not finish within {TIME_LIMIT_S:.0f} s; see {log}") from None
     if done.returncode:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
         raise RuntimeError(f"Spark failed with exit code {done.returncode}; see {log}\n{tail}")

@@ -147,8 +147,8 @@ class _Parser:
         found = _WORD.match(self._expression, start)
         if found is None:
             character = self._expression[start]
-            what = "a text without its closing quote" if character == "'" else f"the character {character!r}"
-            raise _Refused(start, f"{what} cannot stand here")
+            what = "an unclosed string" if character == "'" else f"the character {character!r}"
+            raise _Refused(start, f"unexpected {what}")
         self._at = found.end()
         kind, text = str(found.lastgroup), found[0]
         if kind == "MARK":
@@ -336,7 +336,7 @@ def _check_order(node: Node, position: int) -> None:
 def _equal(left: Node, right: Node, position: int) -> Logic:
     for node in (left, right):
         if isinstance(node, Constant) and not node.signed and node.value is None:
-            raise _Refused(position, "nothing is equal to NULL; IS NULL asks for it")
+            raise _Refused(position, "nothing equals NULL; use IS NULL")
     if (
         isinstance(left, Constant)
         and isinstance(right, Constant)
@@ -379,7 +379,7 @@ def _check_range(low: Constant, high: Constant, position: int) -> None:
     except Unreadable as error:
         raise _Refused(position, f"the limits of BETWEEN cannot be compared: {error}") from None
     if inverted:
-        raise _Refused(position, "the first limit of BETWEEN is above the second")
+        raise _Refused(position, "the lower limit of BETWEEN is above the upper limit")
 
 
 def _unquoted(word: _Word) -> str:

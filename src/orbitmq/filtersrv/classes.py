@@ -36,7 +36,7 @@ class FilterClasses:
         """Accept a class; one that cannot be loaded is refused and the previous one stays."""
         if not self._config.upload_allowed:
             raise NoPermission(
-                "this filter server takes no classes from consumers (clientUploadFilterClassEnable)"
+                "this filter server accepts no classes from consumers (clientUploadFilterClassEnable)"
             )
         if len(source) > self._config.source_bytes_max or not _CLASS_NAME.fullmatch(class_name):
             raise InvalidParameter(

@@ -93,7 +93,7 @@ class FilterProcess:
             return self._process
         if self._resting():
             raise FilterFailed(
-                f"class {self.class_name} failed {FAILURES_MAX} times and rests for {REST_S:g} s"
+                f"class {self.class_name} failed {FAILURES_MAX} times and is paused for {REST_S:g} s"
             )
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -123,7 +123,7 @@ class FilterProcess:
         await process.stdin.drain()
         size = int.from_bytes(await process.stdout.readexactly(4), "big")
         if size > FRAME_BYTES_MAX:
-            raise EOFError("an answer of that size makes no sense")
+            raise EOFError("the size of the answer is invalid")
         return await process.stdout.readexactly(size)
 
     async def _failed(self, reason: str) -> FilterFailed:

@@ -114,7 +114,7 @@ class FilterServer:
         if bool(problem) == self._registered:
             self._registered = not problem
             if problem:
-                logger.warning("no longer registered broker=%s error=%s", self.config.broker_address, problem)
+                logger.warning("registration lost broker=%s error=%s", self.config.broker_address, problem)
             else:
                 logger.info("registered broker=%s", self.config.broker_address)
         elif problem:
@@ -209,7 +209,7 @@ def _split(records: bytes) -> list[bytes]:
     while at < len(records):
         size = int.from_bytes(records[at : at + 4], "big")
         if size < _RECORD_BYTES_MIN or at + size > len(records):
-            raise ServerError("the broker sent something that is no message")
+            raise ServerError("the broker sent an invalid message")
         parts.append(records[at : at + size])
         at += size
     return parts

@@ -31,7 +31,7 @@ def _interface() -> Mapping[str, Callable[..., Any]]:
 def _load(wanted: str) -> ModuleType | None:
     """Returns the compiled kernel, or None for the plain one."""
     if wanted not in ("", "plain", "fast"):
-        raise ImportError(f"ORBITMQ_KERNEL is {wanted!r}; it may be plain or fast")
+        raise ImportError(f"ORBITMQ_KERNEL is {wanted!r}; the accepted values are plain and fast")
     if wanted == "plain":
         return None
     try:

@@ -104,7 +104,7 @@ def compare(left: Value, left_kind: Kind, right: Value, right_kind: Kind) -> int
     if left_kind is Kind.BOOL:
         if right_kind is Kind.TEXT:
             # Apache casts the wrong side here, which throws an exception.
-            raise Unreadable("a truth value cannot be compared with a text to its right")
+            raise Unreadable("a boolean cannot be compared with text")
         return -1
     if right_kind is Kind.BOOL:
         if left_kind is Kind.TEXT:

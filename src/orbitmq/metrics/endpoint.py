@@ -49,7 +49,7 @@ def bind_metrics(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise OSError(
             error.errno,
-            f"metrics cannot listen on {host}:{port}: {error.strerror}; another metricsPromExporterPort helps",
+            f"metrics cannot listen on {host}:{port}: {error.strerror}; set another metricsPromExporterPort",
         ) from None
 
 
@@ -130,7 +130,7 @@ class MetricsEndpoint:
             async with asyncio.timeout(_ANSWER_S_MAX):
                 status, kind, body = await self._page(method, target.partition("?")[0])
         except Exception:  # a bug in one figure must not end the server, nor hide behind an empty page
-            logger.exception("metrics page failed target=%s", target[:100])
+            logger.exception("metrics request failed target=%s", target[:100])
             status, kind, body = (
                 HTTPStatus.INTERNAL_SERVER_ERROR,
                 _PLAIN,

@@ -92,7 +92,7 @@ class KvConfig:
     async def _save(self, tables: Tables) -> None:
         content = msgspec.json.encode({"configTable": tables})
         if len(content) > javajson.BODY_BYTES_MAX:
-            raise ServerError(f"kv config would grow over {javajson.BODY_BYTES_MAX} bytes")
+            raise ServerError(f"kv config would exceed {javajson.BODY_BYTES_MAX} bytes")
         if self._file is None:
             return
         try:

@@ -161,14 +161,14 @@ class RouteTable:
         if live.data_version.state_version <= epoch:
             if registration.broker_id == MASTER_ID and live.data_version.state_version == epoch:
                 logger.warning(
-                    "another master takes the name broker=%s address=%s from=%s",
+                    "another master registered under the name broker=%s address=%s from=%s",
                     registration.broker_name,
                     registration.key.address,
                     holder,
                 )
             return False
         logger.warning(
-            "registration ignored, its id is held under a newer epoch broker=%s id=%d address=%s holder=%s",
+            "registration ignored, its id is registered with a newer epoch broker=%s id=%d address=%s holder=%s",
             registration.broker_name,
             registration.broker_id,
             registration.key.address,

@@ -211,7 +211,7 @@ class NameServer:
                 async with asyncio.timeout(_NOTICE_TIMEOUT_S):
                     await self._client.notify(receiver, RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header)
             except (ConnectionLostError, TimeoutError) as error:
-                logger.warning("notice not delivered receiver=%s error=%s", receiver, error)
+                logger.warning("notification not delivered receiver=%s error=%s", receiver, error)
 
 
 def _rules(config: NameServerConfig) -> RouteRules:

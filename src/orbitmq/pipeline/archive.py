@@ -227,7 +227,7 @@ def _check_rows(written: DataFrame, expected: Mapping[QueueKey, QueueRows]) -> N
             wrong.append(f"{key}: {have[0]} rows of offsets {wanted.start} to {wanted.end}")
     wrong += [f"{key}: {row.rows} rows that nobody asked for" for key, row in found.items()]
     if wrong:
-        raise RunFailed(f"archive: the files do not hold what the queues held: {'; '.join(wrong[:20])}")
+        raise RunFailed(f"archive: the files differ from the queues: {'; '.join(wrong[:20])}")
 
 
 def _read(session: SparkSession, directory: str, numbers: list[int]) -> DataFrame:
@@ -278,7 +278,7 @@ def _chosen(session: SparkSession, request: Replay) -> DataFrame:
             session.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
             frame = session.read.parquet(request.source)
     elif not known.runs:
-        raise EnvironmentFault(f"archive {request.source} holds no finished run")
+        raise EnvironmentFault(f"archive {request.source} contains no finished run")
     else:
         frame = _read(session, request.source, [run.number for run in known.runs])
         listed = sum(run.rows for run in known.runs)

@@ -92,7 +92,8 @@ class OneSink:
         if is_connect(frame) and isinstance(sink, spec.JdbcSink | spec.ConsoleSink):
             kind = sink.__struct_config__.tag
             raise SpecError(
-                f"sink {self._query.name}", f"kind {kind} needs a driver of its own: not with --remote"
+                f"sink {self._query.name}",
+                f"kind {kind} needs a local driver, so it cannot be used with --remote",
             )
         write: Write
         match sink:

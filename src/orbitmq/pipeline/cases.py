@@ -194,7 +194,7 @@ def _moment(value: Any, path: str) -> datetime:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
         raise SpecError(
-            path, f"{value!r} is no time: ISO 8601 or milliseconds since 1970 is accepted"
+            path, f"{value!r} is not a time: ISO 8601 or milliseconds since 1970 is accepted"
         ) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 

@@ -41,11 +41,11 @@ def evolve(table: StructType, rows: StructType, name: str) -> Evolution:
     known = {field.name.lower(): field for field in table.fields}
     given = {field.name.lower(): field for field in rows.fields}
     if len(given) < len(rows.fields):
-        raise RunFailed(f"{name}: the rows have two columns whose names differ in case alone")
+        raise RunFailed(f"{name}: the rows have two columns whose names differ only in case")
     missing = [field.name for key, field in known.items() if key not in given]
     if missing:
         raise RunFailed(
-            f"{name}: the rows have no column {missing[0]!r} any more, which the table has. Select it again (null AS "
+            f"{name}: the rows have no column {missing[0]!r} which the table has. Select it (null AS "
             f"{missing[0]}), or write to a new table"
         )
     added: list[StructField] = []

@@ -151,7 +151,7 @@ class DeltaTableWriter:
             try:
                 return self._upsert_once(table, frame, columns, batch, note)
             except CommitFailedError as error:
-                logger.warning("commit refused, planned again attempt=%d error=%s", attempt + 1, error)
+                logger.warning("commit conflict, replanned attempt=%d error=%s", attempt + 1, error)
             table = self._lake.DeltaTable(self._path, storage_options=self._options)
             done = table.transaction_version(batch.query)
             if done is not None and done >= batch.number:

@@ -165,7 +165,7 @@ class IcebergTableWriter:
             try:
                 return self._upsert_once(table, frame, columns, batch, done)
             except (CommitFailedException, ValidationException) as error:
-                logger.warning("commit refused, planned again attempt=%d error=%s", attempt + 1, error)
+                logger.warning("commit conflict, replanned attempt=%d error=%s", attempt + 1, error)
             table.refresh()
             if any(int(table.properties.get(name, "-1")) >= int(number) for name, number in done.items()):
                 return 0
@@ -354,7 +354,7 @@ def write_hint(table: Any) -> None:
     filesystem, newest = open_location(table.metadata_location)
     found = _VERSION.match(posixpath.basename(newest))
     if found is None:
-        raise RunFailed(f"{newest} is no name of a version of an Iceberg table")
+        raise RunFailed(f"{newest} is not the name of an Iceberg metadata version")
     directory, number = posixpath.dirname(newest), int(found[1])
     with filesystem.open_input_file(newest) as source:
         content = source.read()

@@ -64,7 +64,7 @@ class ParquetTableWriter:
                 self._files.create_dir(posixpath.dirname(target), recursive=True)
                 self._files.move(source, target)
             elif not self._exists(target):
-                raise RunFailed(f"{target} is listed in {listed} and gone: was it moved or deleted?")
+                raise RunFailed(f"{target} is listed in {listed} but missing; was it moved or deleted?")
         self._tidy(staged_root, batch.number)
         return rows
 

@@ -157,7 +157,7 @@ class Lineage:
             return
         self._thread.join(_LAST_EVENTS_S)
         if self._thread.is_alive():
-            logger.warning("lineage events were not emitted, the server does not answer run=%s", self._run_id)
+            logger.warning("lineage events not emitted, the server does not respond run=%s", self._run_id)
 
     def _put(self, state: str, error: str = "") -> None:
         try:

@@ -110,7 +110,7 @@ def maintain_delta(sink: DeltaSink, path: str, keep_s: float | None = None) -> M
         try:
             found = table.optimize.compact(target_size=_TARGET_BYTES)
         except CommitFailedError as error:
-            logger.warning("commit refused, planned again attempt=%d error=%s", attempt + 1, error)
+            logger.warning("commit conflict, replanned attempt=%d error=%s", attempt + 1, error)
             continue
         gone = 0
         if keep_s is not None:
@@ -142,7 +142,7 @@ def maintain_iceberg(sink: IcebergSink, keep_s: float | None = None) -> Maintain
             filesystem, place = open_location(path)
             filesystem.delete_file(place)
             refused += 1
-            logger.warning("commit refused, planned again attempt=%d error=%s", refused, error)
+            logger.warning("commit conflict, replanned attempt=%d error=%s", refused, error)
             if refused == _ATTEMPTS:
                 raise _refused(sink.table) from error
         else:

@@ -228,7 +228,7 @@ def _check_step(
             if streaming and not step.within:
                 raise SpecError(
                     f"{path}.within",
-                    "a stream cannot remember all values for ever: say for how long, as in '10 minutes'",
+                    "a stream cannot remember all values forever: say for how long, as in '10 minutes'",
                 )
             check_duration(step.within, f"{path}.within")
         case spec.WatermarkStep():
@@ -250,7 +250,7 @@ def check_duration(text: str, path: str) -> None:
     """Raises ``SpecError`` for an invalid duration. An empty text is valid."""
     if text and not _DURATION.match(text):
         raise SpecError(
-            path, f"{text!r} is no duration: a number and one of {', '.join(_UNITS)}, as in '10 minutes'"
+            path, f"{text!r} is not a duration: a number and one of {', '.join(_UNITS)}, as in '10 minutes'"
         )
 
 
@@ -354,7 +354,9 @@ def _check_key(key: str | list[str], path: str) -> None:
         raise SpecError(path, "name at least one column")
     for name in [key] if isinstance(key, str) else key:
         if key and not spec.KEY_NAME.fullmatch(name):
-            raise SpecError(path, f"{name!r} is no column; write a name, or names joined by dots for a field")
+            raise SpecError(
+                path, f"{name!r} is not a column; write a name, or names joined by dots for a field"
+            )
 
 
 def _check_table(sink: spec.DeltaSink | spec.IcebergSink, path: str) -> None:
@@ -396,7 +398,7 @@ def _check_circle(pipeline: spec.Pipeline, sink: spec.TopicSink, path: str) -> N
         )
         if sink.topic and reads:
             raise SpecError(
-                f"{path}.topic", f"the pipeline reads {sink.topic!r} itself: it would feed itself for ever"
+                f"{path}.topic", f"the pipeline reads {sink.topic!r} itself: it would feed itself"
             )
 
 

@@ -112,8 +112,8 @@ def sink_columns(frame: DataFrame, plan: Plan, query: Query) -> DataFrame:
         if sink.scd and not has_events:
             raise SpecError(
                 f"sink {query.name}: scd",
-                f"the rows are no changes: they lack one of {', '.join(EVENT_COLUMNS)}, which decode with "
-                "format: debezium makes",
+                f"the rows are not changes: they lack one of {', '.join(EVENT_COLUMNS)}, which decode with "
+                "format: debezium adds",
             )
         if has_events and not sink.scd:
             raise SpecError(

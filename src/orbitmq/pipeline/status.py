@@ -249,7 +249,7 @@ def _behind(offsets: QueueOffsets, name_servers: str, options: Mapping[str, str]
         cluster = Cluster(SourceOptions.parse({**given, "retryTimeoutMs": "0", **options}, streaming=False))
         ends = cluster.latest(cluster.queues())
     except OrbitError as error:
-        logger.warning("how far it is behind is not known error=%s", error)
+        logger.warning("lag unknown error=%s", error)
         return None
     return sum(max(end - offsets.get(key, 0), 0) for key, end in ends.items())
 

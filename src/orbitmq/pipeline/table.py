@@ -71,11 +71,9 @@ def table_document(request: TableRequest) -> dict[str, Any]:
     if request.form == "parquet" and (request.compact_every or request.keep_versions):
         raise SpecError("--compact-every", "is for --to delta and --to iceberg")
     if request.dead_letter and not (request.schema or request.key):
-        raise SpecError(
-            "--dead-letter", "nothing can be wrong with a message that is not decoded and has no key"
-        )
+        raise SpecError("--dead-letter", "a message without decoding and key cannot be rejected")
     if request.dead_letter == request.topic:
-        raise SpecError("--dead-letter", "is the topic that is read: it would feed itself for ever")
+        raise SpecError("--dead-letter", "is the topic that is read: it would feed itself")
     steps, columns = _steps(request)
     known = {"startingOffsets": "earliest", **request.options}
     start = known.pop("startingOffsets")
@@ -149,7 +147,7 @@ def _decoding(request: TableRequest) -> dict[str, Any]:
         text = content.decode("utf-8").strip()
         if path.suffix == ".json" and "fields" not in json.loads(text):
             raise SpecError(
-                "--schema", f"{request.schema} is no schema of Spark: write columns as in CREATE TABLE"
+                "--schema", f"{request.schema} is not a Spark schema: write columns as in CREATE TABLE"
             )
         return {"format": "json", "schema": text}
     raise SpecError(

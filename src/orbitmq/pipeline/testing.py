@@ -58,16 +58,14 @@ def plan_of_case(file: Path, case: Case, environment: Mapping[str, str]) -> Plan
         if name not in plan.pipeline.sources:
             raise SpecError(
                 f"sources.{name}",
-                f"the pipeline has no such source{did_you_mean(name, plan.pipeline.sources)}",
+                f"unknown source{did_you_mean(name, plan.pipeline.sources)}",
             )
     for name, source in plan.pipeline.sources.items():
         if name not in case.sources and not isinstance(source, spec.ParquetSource):
-            raise SpecError(f"sources.{name}", "needs sample rows: a test asks no server")
+            raise SpecError(f"sources.{name}", "needs sample rows: a test queries no server")
     for name in case.expect:
         if name not in names and name not in {query.name for query in plan.queries}:
-            raise SpecError(
-                f"expect.{name}", f"the pipeline has no such relation or sink{did_you_mean(name, names)}"
-            )
+            raise SpecError(f"expect.{name}", f"unknown relation or sink{did_you_mean(name, names)}")
     return replace(
         plan,
         pipeline=msgspec.structs.replace(plan.pipeline, mode="batch"),

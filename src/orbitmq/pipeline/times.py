@@ -22,7 +22,8 @@ def milliseconds(value: str | int, path: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise SpecError(
-            path, f"{value!r} is no time: write 2026-05-01T12:00:00Z, 2026-05-01 or milliseconds since 1970"
+            path,
+            f"{value!r} is not a time: write 2026-05-01T12:00:00Z, 2026-05-01 or milliseconds since 1970",
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

@@ -155,7 +155,7 @@ class Receiving:
                     suspend=True,
                 )
             except (OrbitError, Refused) as error:
-                logger.info("not given back topic=%s error=%s", asked.topic, error)
+                logger.info("message not returned topic=%s error=%s", asked.topic, error)
 
     # -- request parameters ----------------------------------------------------------------------------
 

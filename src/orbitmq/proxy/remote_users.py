@@ -76,7 +76,7 @@ class RemoteUsers:
             try:
                 known = await self._ask(address, name)
             except OrbitError as error:
-                logger.warning("user not read name=%r broker=%s error=%s", name, address, error)
+                logger.warning("user not loaded name=%r broker=%s error=%s", name, address, error)
                 failure = error
                 continue
             self._note(name, known)
@@ -90,7 +90,7 @@ class RemoteUsers:
         info = UserInfo.decode(answer)
         if not info.password:
             raise ServerError(
-                "the broker keeps passwords to itself: the proxy's innerClientAuthenticationCredentials must be"
+                "the broker does not reveal passwords: the proxy's innerClientAuthenticationCredentials must be"
                 " those of the broker, or the broker must have authCompatibility=apache"
             )
         answer = await self._request(address, RequestCode.AUTH_GET_ACL, {"subject": f"User:{name}"})

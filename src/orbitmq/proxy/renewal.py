@@ -145,4 +145,4 @@ class Renewal:
         try:
             await self._change(held.group, held.topic, held.handle, self._config.invisible_when_cleared_ms)
         except (OrbitError, Refused) as error:
-            logger.info("not given back topic=%s error=%s", held.topic, error)
+            logger.info("message not returned topic=%s error=%s", held.topic, error)

@@ -196,7 +196,7 @@ class Service:
         stream = client.stream
         if self._access is None and stream is not None and stream.connection is not call.connection:
             # Without users, only this distinguishes a client from others that know its id.
-            raise Refused(pb.FORBIDDEN, "the client is connected by another connection")
+            raise Refused(pb.FORBIDDEN, "the client is connected over another connection")
         self._clients.unregister(client.key)
         return pb.NotifyClientTerminationResponse(status=OK)
 

@@ -227,15 +227,13 @@ class Transactions:
         try:
             record = decode_record(call.body)
         except RecordError as error:
-            logger.warning(
-                "check of a transaction cannot be read peer=%s error=%s", call.peer.remote_text, error
-            )
+            logger.warning("transaction check cannot be read peer=%s error=%s", call.peer.remote_text, error)
             return PARKED
         topic = record.topic
         transaction_id = header.transaction_id or record.unique_key or ""
         producers = [one for one in self._clients.producers(topic) if self.may_publish(one, topic)]
         if not producers:
-            logger.info("no producer to ask topic=%s transaction=%s", topic, transaction_id)
+            logger.info("no producer to check topic=%s transaction=%s", topic, transaction_id)
             return PARKED
         self.note_asked(
             topic,

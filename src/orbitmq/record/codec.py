@@ -234,12 +234,12 @@ def decode_record(
         raise RecordError(_magic_fault(magic))
     properties_start = topic_end + 2
     if properties_start > end:
-        raise RecordError(f"the topic ends {properties_start - end} bytes behind the record")
+        raise RecordError(f"the topic ends {properties_start - end} bytes after the record")
     if (buffer[topic_end] << 8 | buffer[topic_end + 1]) != end - properties_start:
         raise RecordError(f"the properties do not end with the record of {size} bytes")
     body = buffer[position:body_end]
     if check_crc and crc32(body) & CRC_MASK != stored_crc:
-        raise RecordError(f"body CRC is {crc32(body) & CRC_MASK:#010x}, the record says {stored_crc:#010x}")
+        raise RecordError(f"body CRC is {crc32(body) & CRC_MASK:#010x}; the record has {stored_crc:#010x}")
     if decompress and sys_flag & _COMPRESSED:
         body = decompress_body(body, sys_flag)
         sys_flag &= ~(_COMPRESSED | COMPRESSION_MASK)
@@ -306,7 +306,7 @@ def _size_fault(size: int, magic: int, body_size: int, available: int) -> str:
     if magic not in (MAGIC_V1, MAGIC_V2):
         return _magic_fault(magic)
     if size > available:
-        return f"the record says {size} bytes, {available} are there"
+        return f"the record has a size of {size} bytes, but only {available} are left"
     return f"a body of {body_size} bytes does not fit a record of {size}"
 
 

@@ -193,5 +193,5 @@ def _fault(view: memoryview, position: int, limit: int, log_base: int | None) ->
     except RecordError as error:
         return str(error)
     if log_base is not None and record.log_offset != log_base + position:
-        return f"the record says log offset {record.log_offset}, it lies at {log_base + position}"
+        return f"the record names log offset {record.log_offset}, but it is at {log_base + position}"
     return "topic or properties are zeroes: the record was not written whole"

@@ -95,7 +95,7 @@ class ForwardClock:
         if behind_ms - self._behind_ms >= STEP_MS_MIN:
             self._behind_ms = behind_ms
             logger.warning(
-                "the clock was set back; stored times are ahead of it until it has caught up ahead_ms=%d",
+                "the clock was set back; stored times stay ahead until it catches up ahead_ms=%d",
                 behind_ms,
             )
         return wall_ms + behind_ms
@@ -127,7 +127,7 @@ class ClockSteps:
             return
         self._difference_ms = difference_ms
         if abs(step_ms) >= STEP_MS_MIN:
-            logger.warning("the clock was set step_ms=%+d; due times move with it", step_ms)
+            logger.warning("the clock jumped step_ms=%+d; due times move with it", step_ms)
             self._steps.append((self._log_end(), step_ms))
             del self._steps[:-STEPS_MAX]
 

@@ -86,7 +86,7 @@ class SafeFile:
                 failures.append(f"{path}: {error}")
         if failures:
             raise CorruptionError(
-                f"no readable copy left of {'; '.join(failures)}. Repair the file, or remove both to start empty"
+                f"no readable copy of {'; '.join(failures)}. Repair the file, or remove both to start empty"
             )
         return None
 
@@ -111,7 +111,9 @@ class SafeFile:
         if found is None or found.is_directory:
             return None
         if found.size_bytes > CONTENT_BYTES_MAX:
-            raise CorruptionError(f"{path} has {found.size_bytes} bytes, more than such a file can have")
+            raise CorruptionError(
+                f"{path} has {found.size_bytes} bytes, which is more than the limit for such files"
+            )
         handle = self.fs.open(path)
         try:
             return self.fs.pread(handle, found.size_bytes, 0)

@@ -62,7 +62,7 @@ class TaskOwner:
             return
         error = task.exception()
         if error is not None:
-            logger.error("task died name=%s", task.get_name(), exc_info=error)
+            logger.error("task failed name=%s", task.get_name(), exc_info=error)
             if self._on_failure is not None:
                 self._on_failure(error)
 

@@ -194,7 +194,7 @@ class _Rows:
         self.body_end = body_end = self.body_start + fixed["body_size"]
         # The topic size and one more byte must fit, so that reading the sizes below cannot leave the buffer.
         if (fixed["body_size"] < 0).any() or (body_end + 3 > ends).any():
-            raise RecordError("a body does not fit its record")
+            raise RecordError("a body exceeds its record")
         topic_size = raw[body_end].astype(np.int64)
         self.topic_start = body_end + 1
         if is_v2.any():
@@ -203,7 +203,7 @@ class _Rows:
         self.topic_end = topic_end = self.topic_start + topic_size
         self.text_start = topic_end + 2
         if (self.text_start > ends).any():
-            raise RecordError("a topic ends behind its record")
+            raise RecordError("a topic ends after its record")
         text_size = raw[topic_end].astype(np.int64) << 8 | raw[topic_end + 1]
         if (self.text_start + text_size != ends).any():
             raise RecordError("the properties do not end with their record")

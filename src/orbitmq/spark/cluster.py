@@ -157,7 +157,7 @@ class Cluster:
                 "first, or check the name; a topic whose brokers are all down is unknown too"
             )
         if missing and not routes and not self._all_deleted(expected):
-            raise ConnectionLostError(f"no broker serves topic {', '.join(missing)} now")
+            raise ConnectionLostError(f"no broker serves topic {', '.join(missing)}")
         self._keep(routes)
 
     def _refresh_routes(self) -> None:

@@ -240,4 +240,4 @@ def close_clients() -> None:
         try:
             client.close()
         except OrbitError as error:
-            logger.info("client not closed in order error=%s", error)
+            logger.info("client not closed cleanly error=%s", error)

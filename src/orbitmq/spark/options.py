@@ -319,7 +319,7 @@ def access(options: Mapping[str, str]) -> Access:
     """Returns name servers, keys and TLS files from the options."""
     key, secret = text(options, "accessKey"), text(options, "secretKey")
     if (key is None) != (secret is None):
-        raise ConfigError("options 'accessKey' and 'secretKey' are needed both, or neither")
+        raise ConfigError("options 'accessKey' and 'secretKey' must be set together")
     credentials = None
     if key is not None and secret is not None:
         credentials = Credentials(key, secret, text(options, "securityToken") or "")
@@ -454,7 +454,7 @@ def _which_topics(
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ConfigError(f"option 'topicPattern' is no regular expression: {error}") from None
+            raise ConfigError(f"option 'topicPattern' is not a regular expression: {error}") from None
     assigned = () if chosen is None else parse_assigned(chosen)
     return topics or tuple(dict.fromkeys(topic for topic, _, _ in assigned)), pattern, assigned
 
@@ -464,11 +464,11 @@ def _check_kind(options: Mapping[str, str], *, streaming: bool) -> None:
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if text(options, name) is not None:
-                raise ConfigError(f"option {name!r} is for batch reads; a stream has no end")
+                raise ConfigError(f"option {name!r} applies to batch reads; a stream has no end")
         return
     for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger"):
         if text(options, name) is not None:
-            raise ConfigError(f"option {name!r} is for streams; a batch read has no trigger")
+            raise ConfigError(f"option {name!r} applies to streams; a batch read has no trigger")
 
 
 def _filters(options: Mapping[str, str]) -> tuple[str | None, str | None]:

@@ -242,7 +242,7 @@ class MessageStore:
         if not self._is_open:
             self._appender.refusal = _NOT_OPEN
         elif self._retention.guard.writes_forbidden:
-            self._appender.refusal = "the disk is too full to take writes"
+            self._appender.refusal = "the disk usage is above the limit, so no writes are accepted"
         elif self._log.partial_start >= 0:
             self._appender.refusal = "the log ends inside a replicated record"
         else:
@@ -372,7 +372,9 @@ class MessageStore:
             raise StoreUnavailable(log.failed) from error
         else:
             if pending is not None:
-                logger.warning("the disk has space again, the log is cut log_end=%d", log_offset)
+                logger.warning(
+                    "disk space available again, unwritten end of the log truncated log_end=%d", log_offset
+                )
                 self._pending_cut = None
                 log.failed = ""
         finally:

@@ -21,5 +21,5 @@ class TurnedClock:
 
     def turn(self, ms: int) -> None:
         if ms < 0:
-            raise ValueError("the clock of a broker is turned ahead only")
+            raise ValueError("a broker's clock can only be moved forward")
         self._ahead_ms += ms

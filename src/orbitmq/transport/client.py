@@ -174,7 +174,7 @@ class RpcClient:
                 connection = await self.connection(address)
         except TimeoutError:
             if timeout_s <= 0:  # used up before, such as by a burst of sends that is being encoded
-                raise ConnectFailedError(f"no time was left to connect to {address}") from None
+                raise ConnectFailedError(f"the time limit ended before connecting to {address}") from None
             raise ConnectFailedError(f"no connection to {address} within {timeout_s:g} s") from None
         left_s = max(0.001, deadline - loop.time())
         if self.sign is not None:

@@ -117,7 +117,7 @@ class HeldMemory:
             holder.drop(f"connections hold {before} bytes, more than {self._limit_bytes}; this one {size}")
         self.dropped_count += count
         logger.error(
-            "connections closed, all of them held too much bytes=%d limit=%d closed=%d left=%d",
+            "connections closed to free memory bytes=%d limit=%d closed=%d left=%d",
             before,
             self._limit_bytes,
             count,

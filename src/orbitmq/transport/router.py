@@ -186,7 +186,7 @@ def _guarded(work: Callable[[], None]) -> Callable[[], None]:
         try:
             work()
         except Exception:  # a bug here must not interrupt the processing of a read
-            logger.exception("work after a read failed work=%s", getattr(work, "__qualname__", work))
+            logger.exception("callback after a read failed work=%s", getattr(work, "__qualname__", work))
 
     return run
 

@@ -174,7 +174,7 @@ class Server:
                 async with asyncio.timeout(wait_s):
                     await self._all_closed.wait()
             except TimeoutError:
-                logger.warning("cutting connections that did not close count=%d", len(self.connections))
+                logger.warning("aborting connections that did not close count=%d", len(self.connections))
         for connection in list(self.connections):
             connection.abort()
         self.held.close()

@@ -172,7 +172,7 @@ class ServerTls:
             self._context = make()
             logger.info("certificate reloaded files=%s", ",".join(map(str, changed)))
         except ConfigError as error:
-            logger.error("certificate not reloaded, the old one stays error=%s", error)
+            logger.error("certificate not reloaded, keeping the previous one error=%s", error)
 
     async def ready(self) -> ssl.SSLContext:
         """The context for a port that only accepts TLS, created now if necessary; ``can_make`` says whether it can
@@ -200,10 +200,10 @@ class ServerTls:
     def _made(self, made: asyncio.Future[ssl.SSLContext]) -> None:
         try:
             self._context = made.result()
-            logger.info("self-signed certificate made for TLS; set tls.server.certPath for one of your own")
+            logger.info("created a self-signed certificate for TLS; set tls.server.certPath to use your own")
         except (ConfigError, OSError, ValueError, asyncio.CancelledError) as error:
             self._make = None
-            logger.error("no certificate for TLS could be made error=%s", error)
+            logger.error("cannot create a certificate for TLS error=%s", error)
         waiting, self._waiting = self._waiting, []
         for then in waiting:
             then()
@@ -241,7 +241,7 @@ def server_tls(config: TlsConfig) -> ServerTls:
         make = None if config.tls_test_mode == "false" else self_signed_context
         return ServerTls(config.tls_mode, make=make)
     if asked and not config.tls_trusted:
-        raise ConfigError("client certificates are asked for but tls.server.trustCertPath is not set")
+        raise ConfigError("client certificates are requested, but tls.server.trustCertPath is not set")
     certificate, key = Path(config.tls_certificate), Path(config.tls_key or config.tls_certificate)
 
     def load() -> ssl.SSLContext:
@@ -358,7 +358,7 @@ def client_context(
         else:
             context.verify_mode = ssl.CERT_NONE
             logger.warning(
-                "TLS without a CA: any certificate is accepted, so a server in between can read along; name a CA"
+                "TLS without a CA: any certificate is accepted, so an intermediary can read the traffic; set a CA"
             )
         if certificate is not None:
             context.load_cert_chain(certificate, key, password)

@@ -86,7 +86,7 @@ def test_wrong_use_is_told_at_once() -> None:
 def test_values_of_wrong_types_are_told_in_plain_words() -> None:
     wrong: Any = 5
     for kind in (Producer, PushConsumer, LitePullConsumer):
-        with pytest.raises(TypeError, match=r"group is 5 \(int\); a text is accepted"):
+        with pytest.raises(TypeError, match=r"group is 5 \(int\); a string is accepted"):
             kind(wrong)
         with pytest.raises(TypeError, match=r"name_servers is 5 \(int\)"):
             kind("g", wrong)

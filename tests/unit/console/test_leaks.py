@@ -119,7 +119,9 @@ def test_plan_of_a_resend_does_not_count_by_a_hidden_word(bodies: Bodies) -> Non
         answer = await browser.post("dlq-resend", group="billing", text=SECRET, everything="1")
         return answer.text
 
-    assert "what was selected is done with already, or gone" in browse(filled(), work, settings(bodies))
+    assert "the selected dead letters were already handled or have expired" in browse(
+        filled(), work, settings(bodies)
+    )
 
 
 @pytest.mark.parametrize("bodies", HIDING)

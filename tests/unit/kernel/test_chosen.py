@@ -44,7 +44,7 @@ def test_without_the_module_the_plain_one_is_taken() -> None:
 def test_unknown_name_is_refused() -> None:
     code, text = _name("rust")
     assert code != 0
-    assert "it may be plain or fast" in text
+    assert "the accepted values are plain and fast" in text
 
 
 def test_compiled_kernel_of_another_interface_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

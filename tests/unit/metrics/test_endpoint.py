@@ -95,7 +95,7 @@ def test_page_with_a_bug_is_an_error_and_the_next_one_works(caplog: pytest.LogCa
         assert (await status(port, "/metrics"))[0] == 200
 
     run(work)
-    assert "metrics page failed" in caplog.text
+    assert "metrics request failed" in caplog.text
 
 
 def test_head_has_no_body_and_other_methods_are_refused() -> None:

@@ -103,6 +103,6 @@ def test_changes_are_reported_after_they_are_visible() -> None:
 
 def test_table_that_could_not_be_read_again_is_refused() -> None:
     kv = KvConfig()
-    with pytest.raises(ServerError, match="would grow over"):
+    with pytest.raises(ServerError, match="would exceed"):
         run(kv.put("ns", "k", "x" * (16 << 20)))
     assert kv.table("ns") is None

@@ -165,7 +165,7 @@ def test_id_held_by_another_address_with_no_newer_epoch_moves(
     table.register(registration(epoch=5, address="old:1"))
     table.register(registration(epoch=epoch, address="new:1"))
     assert addresses(table) == {0: "new:1"}
-    warned = "another master takes the name broker=a address=new:1 from=old:1" in caplog.text
+    warned = "another master registered under the name broker=a address=new:1 from=old:1" in caplog.text
     assert warned is (epoch == 5), "an elected master takes it by right"
 
 

@@ -177,7 +177,7 @@ def test_time_is_read_in_utc_unless_it_says_otherwise() -> None:
     assert milliseconds("2026-05-01", "") == milliseconds("2026-05-01T02:00:00+02:00", "")
     assert milliseconds("1777593600000", "") == milliseconds(1_777_593_600_000, "")
     assert moment_text(1_777_593_600_123) == "2026-05-01T00:00:00.123+00:00"
-    with pytest.raises(SpecError, match="--since: 'soon' is no time"):
+    with pytest.raises(SpecError, match="--since: 'soon' is not a time"):
         milliseconds("soon", "--since")
 
 

@@ -141,7 +141,7 @@ def test_disabled_sink_makes_no_query_and_no_warning() -> None:
         ({"sources": {"a": TOPIC | {"tags": "a", "sql": "b"}}}, "sources.a.sql: give either tags or sql"),
         (
             {"sources": {"a": TOPIC | {"startingTimestamp": "soon"}}},
-            "sources.a.startingTimestamp: 'soon' is no time",
+            "sources.a.startingTimestamp: 'soon' is not a time",
         ),
         (
             {"sources": {"a": TOPIC | {"endingOffsets": "latest"}}},
@@ -154,7 +154,7 @@ def test_disabled_sink_makes_no_query_and_no_warning() -> None:
         ({"namesrvAddr": ""}, "sources.orders.namesrvAddr: give the address"),
         ({"namesrvAddr": "localhost"}, "sources.orders.namesrvAddr: 'localhost' is not host:port"),
         ({"checkpoint": ""}, "checkpoint: a stream needs a directory"),
-        ({"trigger": "often"}, "trigger: 'often' is no duration"),
+        ({"trigger": "often"}, "trigger: 'often' is not a duration"),
         ({"mode": "batch", "trigger": "1 second"}, "trigger: is for mode: stream"),
         (
             {"sinks": [{"kind": "console", "from": "ordrs"}]},
@@ -195,8 +195,8 @@ def test_what_cannot_work_is_told_with_its_path(changes: dict[str, Any], text: s
             "steps[0].query: it names none of the relations before it: orders",
         ),
         ({"kind": "deduplicate"}, "steps[0].within: a stream cannot remember"),
-        ({"kind": "deduplicate", "within": "a while"}, "steps[0].within: 'a while' is no duration"),
-        ({"kind": "watermark", "delay": "10"}, "steps[0].delay: '10' is no duration"),
+        ({"kind": "deduplicate", "within": "a while"}, "steps[0].within: 'a while' is not a duration"),
+        ({"kind": "watermark", "delay": "10"}, "steps[0].delay: '10' is not a duration"),
         ({"kind": "decode", "format": "json"}, "steps[0].schema: give either schema or schemaFile"),
         (
             {"kind": "decode", "format": "avro", "schemaFile": "x.avsc"},
@@ -302,8 +302,8 @@ def test_sinks_of_one_relation_share_a_query_where_they_may_and_travel_to_a_conn
 def test_changes_are_refused_where_they_could_not_be_applied() -> None:
     delta = {"kind": "delta", "path": "t"}
     assert refusal(sinks=[delta | {"key": []}]) == "sinks[0].key: name at least one column"
-    assert refusal(sinks=[delta | {"key": "a b"}]).startswith("sinks[0].key: 'a b' is no column")
-    assert refusal(sinks=[delta | {"key": ["a", ""]}]).startswith("sinks[0].key: '' is no column")
+    assert refusal(sinks=[delta | {"key": "a b"}]).startswith("sinks[0].key: 'a b' is not a column")
+    assert refusal(sinks=[delta | {"key": ["a", ""]}]).startswith("sinks[0].key: '' is not a column")
     assert refusal(sinks=[delta | {"scd": 1}]).startswith("sinks[0].key: scd applies changes by key")
     keyed = delta | {"scd": 2, "key": ["a", "b.c"]}
     assert plan(sinks=[keyed]).queries[0].name == "orders_delta"

@@ -165,7 +165,7 @@ def test_scan_takes_zeroes_at_the_end_for_a_lost_write_unless_what_follows_dispr
 def test_scan_refuses_records_of_another_place_in_the_log() -> None:
     end = walk(scan(THREE, 0, len(THREE), log_base=4096))[1]
     assert (end.kind, end.position) == (EndKind.BAD, 0)
-    assert end.reason == "the record says log offset 0, it lies at 4096"
+    assert end.reason == "the record names log offset 0, but it is at 4096"
 
 
 def test_scan_without_the_checksum_does_not_look_at_bodies() -> None:
@@ -179,7 +179,7 @@ def test_scan_without_the_checksum_does_not_look_at_bodies() -> None:
 def test_scan_names_the_cut_when_the_limit_lies_inside_a_record() -> None:
     end = walk(scan(THREE, 0, len(THREE) - 1))[1]
     assert (end.kind, end.position) == (EndKind.BAD, ends()[2])
-    assert "are there" in end.reason
+    assert "are left" in end.reason
 
 
 def test_is_zero_finds_one_byte_anywhere() -> None:

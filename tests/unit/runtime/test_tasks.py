@@ -53,7 +53,7 @@ async def test_death_of_a_task_is_reported_once_with_its_name(caplog: pytest.Log
 
     await asyncio.wait([owner.start(work(), "work")])
     (record,) = caplog.records
-    assert (record.levelno, record.getMessage()) == (logging.ERROR, "task died name=owner.work")
+    assert (record.levelno, record.getMessage()) == (logging.ERROR, "task failed name=owner.work")
     assert [str(failure) for failure in failures] == ["broken"]
     await owner.close()
 

@@ -92,7 +92,7 @@ def test_avro_that_cannot_be_read_is_null_with_a_reason_and_harms_no_other_row()
     assert reasons[5] is None
     assert reasons[1].startswith("EOFError")
     assert reasons[3] == "no body"
-    assert reasons[4] == "ValueError: 1 bytes are left behind the datum"
+    assert reasons[4] == "ValueError: 1 bytes follow the datum"
 
 
 def test_avro_value_that_does_not_fit_its_column_spoils_its_own_row() -> None:
@@ -126,7 +126,7 @@ def record(kind: Any) -> str:
     [
         ("{", "the Avro schema is not JSON"),
         (record(["string", "int"]), "a union of int, string: Spark has no such type"),
-        (record(["null", "R"]), "contains R in itself"),
+        (record(["null", "R"]), "R is recursive"),
         (record("Unknown"), "names a type 'Unknown' that it does not define"),
         (record({"type": "array", "items": "null"}), "an array of items without content"),
         (record({"type": "bytes", "logicalType": "decimal", "precision": 50}), "a decimal of 50 digits"),
@@ -251,9 +251,9 @@ def test_protobuf_that_cannot_be_read_is_null_with_a_reason_and_harms_no_other_r
 @pytest.mark.parametrize(
     ("content", "message", "text"),
     [
-        (b"\xff\xff", "shop.Order", "the file is no descriptor set"),
+        (b"\xff\xff", "shop.Order", "the file is not a descriptor set"),
         (SET.SerializeToString(), "shop.Ordr", r"no message 'shop.Ordr' \(did you mean 'shop.Order'\?\)"),
-        (SET.SerializeToString(), "shop.Tree", "message shop.Tree contains itself"),
+        (SET.SerializeToString(), "shop.Tree", "message shop.Tree is recursive"),
         (
             descriptor_pb2.FileDescriptorSet(file=[SET.file[2]]).SerializeToString(),
             "shop.Order",

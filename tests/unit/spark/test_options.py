@@ -48,7 +48,7 @@ def test_names_are_compared_without_case_and_aliases_are_known() -> None:
         ({"startingOffsetsByTimestamp": "latest"}, "JSON such as"),
         ({"startingOffsetsByTimestampStrategy": "maybe"}, "error or latest"),
         ({"maxTriggerDelay": "soon"}, "as in 15m"),
-        ({"maxBytesPerTrigger": "5"}, "for streams"),
+        ({"maxBytesPerTrigger": "5"}, "to streams"),
         ({"startingOffsets": '{"t": {"a": {"x": 1}}}'}, "accepted are"),
         ({"startingOffsets": '{"t": {"a": {"0": -3}}}'}, "out of range"),
         ({"endingOffsets": "earliest"}, "accepted are"),
@@ -56,9 +56,9 @@ def test_names_are_compared_without_case_and_aliases_are_known() -> None:
         ({"minPartitions": "none"}, "a whole number"),
         ({"minPartitions": "0"}, "1 to 1000000"),
         ({"failOnDataLoss": "yes"}, "true or false"),
-        ({"maxOffsetsPerTrigger": "5"}, "for streams"),
+        ({"maxOffsetsPerTrigger": "5"}, "to streams"),
         ({"tags": "a", "sql": "b = 1"}, "exclude each other"),
-        ({"accessKey": "a"}, "both, or neither"),
+        ({"accessKey": "a"}, "set together"),
     ],
 )
 def test_what_is_wrong_is_refused_with_what_is_accepted(given: dict[str, str], problem: str) -> None:
@@ -71,7 +71,7 @@ def test_a_stream_refuses_an_end_and_a_pattern_that_is_none() -> None:
     for name in ("endingOffsets", "endingTimestamp"):
         with pytest.raises(ConfigError, match="a stream has no end"):
             parse({name: "latest"}, streaming=True)
-    with pytest.raises(ConfigError, match="no regular expression"):
+    with pytest.raises(ConfigError, match="not a regular expression"):
         SourceOptions.parse({"namesrvAddr": "a:1", "topicPattern": "("}, streaming=True)
     with pytest.raises(ConfigError, match="is more than"):
         parse({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, streaming=True)

@@ -121,7 +121,7 @@ def test_avro_of_every_version_is_read_into_the_latest_columns(stub: RegistryStu
     assert texts[:3] == [None, None, "no body"]
     assert all("no header" in str(text) for text in texts[3:6])
     assert "schema 999" in texts[6]
-    assert "4 bytes are left" in texts[7]
+    assert "4 bytes follow" in texts[7]
     # A schema id that is registered later is found then; no id known is asked for again.
     asked = len(stub.asked)
     decoder.decode([framed(one, b"\2\0"), framed(two, b"\2\0")])
@@ -217,7 +217,7 @@ def test_protobuf_of_a_registry_is_read_with_what_it_imports(stub: RegistryStub,
     assert "shop.Other, not shop.Order" in texts[1]
     assert "shop.Order.Line, not shop.Order" in texts[2]
     assert "no message at 9" in texts[3]
-    assert "cut off" in texts[4]
+    assert "truncated" in texts[4]
     assert "too long" in texts[5]
     assert "schema 12345" in texts[6]
     assert texts[7] is not None
@@ -227,7 +227,7 @@ def test_protobuf_of_a_registry_is_read_with_what_it_imports(stub: RegistryStub,
 def test_message_indexes_of_the_first_message_are_one_zero() -> None:
     assert message_indexes(b"\0\0\0\0\1\0x") == ((0,), 6)
     assert message_indexes(b"\0\0\0\0\1\4\2\0x") == ((1, 0), 8)
-    with pytest.raises(ValueError, match="list of"):
+    with pytest.raises(ValueError, match="header lists"):
         message_indexes(b"\0\0\0\0\1\1x")
 
 

@@ -429,7 +429,7 @@ def test_full_disk_forbids_writes_until_there_is_room() -> None:
     fs.capacity_bytes = fs.used_bytes + 4096
     clock.advance(70_000)
     store.tick()
-    with pytest.raises(StoreUnavailable, match="too full"):
+    with pytest.raises(StoreUnavailable, match="above the limit"):
         store.append(message(1))
     fs.capacity_bytes = 1 << 40
     clock.advance(11_000)

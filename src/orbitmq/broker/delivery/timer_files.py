@@ -176,11 +176,13 @@ class TimerLog:
         for start in self._starts():
             self._handles[start] = handle = self._fs.open(self._path(start), write=True)
             if self._fs.file_size(handle) != self._file_bytes or start % self._file_bytes:
-                raise CorruptionError(f"{self._path(start)} is no timer log file of {self._file_bytes} bytes")
+                raise CorruptionError(
+                    f"{self._path(start)} is not a timer log file of {self._file_bytes} bytes"
+                )
         first = next(iter(self._handles), 0)
         last = max(self._handles, default=0) + self._file_bytes
         if not first <= end <= last:
-            raise CorruptionError(f"the timer log should reach {end}, it has {first} to {last}")
+            raise CorruptionError(f"the timer log must reach {end}; it has {first} to {last}")
         self.end = end
 
     def close(self) -> None:

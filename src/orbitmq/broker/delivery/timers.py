@@ -172,7 +172,7 @@ class Timers:
                     wait_ms = self._deliver_portion() - self.clock.now_ms()
                     await asyncio.sleep(min(max(0, wait_ms), _FINISH_STEP_MS) / 1000)
         except TimeoutError:
-            logger.warning("a second of timer messages will be repeated second=%d", self._second)
+            logger.warning("a second of timer messages will be redelivered second=%d", self._second)
         if self._running and not self._near and self._loading < 0:
             # Messages sent later for the same second are delivered at its end, like Apache's.
             self._running = False
@@ -203,7 +203,7 @@ class Timers:
                 self._waiting += max(1, slot.units)
             heapq.heapify(self._seconds)
         except CorruptionError as error:
-            logger.error("timer files do not fit together, made again from the queue reason=%s", error)
+            logger.error("timer files are inconsistent, rebuilt from the queue reason=%s", error)
             self._close()
             self._start_over()
 
@@ -467,7 +467,7 @@ class Timers:
             place = self._loading
             unit = self._log.unit(place)
             if unit is None or unit.before >= place:
-                logger.error("timer log broken second=%d place=%d", self._second, place)
+                logger.error("timer log chain broken second=%d place=%d", self._second, place)
                 self._loading = -1
             else:
                 self._bring_near(unit)
@@ -563,7 +563,7 @@ class Timers:
         raw = self.store.record_at(log_offset, size)
         try:
             if raw is None:
-                raise RecordError("it is gone")
+                raise RecordError("it was deleted")
             return decode_record(raw)
         except RecordError as error:
             logger.error("timer message cannot be read log_offset=%d reason=%s", log_offset, error)

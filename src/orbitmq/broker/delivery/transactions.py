@@ -189,7 +189,7 @@ class Transactions:
         Raises ``StoreError``, ``BrokerError``, ``RecordError``.
         """
         if self._over(half.queue_offset):
-            logger.warning("transaction ended before half_offset=%d", half.queue_offset)
+            logger.warning("transaction already ended half_offset=%d", half.queue_offset)
             return self.store.max_log_offset
         self._check_room()
         stored = self.puts.put(as_committed(half), "transaction")
@@ -229,7 +229,7 @@ class Transactions:
 
     def _check_room(self) -> None:
         if len(self._marks) >= _MARKS_MAX:
-            raise SystemBusy(f"{len(self._marks)} ends of transactions wait for the store")
+            raise SystemBusy(f"{len(self._marks)} transaction outcomes wait for the store")
 
     def _over(self, half_offset: int) -> bool:
         if half_offset in self._ended or half_offset in self._recent:
@@ -271,7 +271,11 @@ class Transactions:
             try:
                 self.puts.deliver((message,))
             except StoreError as error:
-                logger.warning("ends of transactions wait count=%d reason=%s", len(self._marks), error.remark)
+                logger.warning(
+                    "transaction outcomes wait for the store count=%d reason=%s",
+                    len(self._marks),
+                    error.remark,
+                )
                 return
             del self._marks[:count]
             self._marks_bytes -= size
@@ -342,11 +346,11 @@ class Transactions:
         raw = self.store.record_at(log_offset, size)
         try:
             if raw is None:
-                raise RecordError("it is gone")
+                raise RecordError("it was deleted")
             return decode_record(raw)
         except RecordError as error:
             logger.error(
-                "message of a transaction skipped topic=%s queue_offset=%d log_offset=%d reason=%s",
+                "transaction message skipped topic=%s queue_offset=%d log_offset=%d reason=%s",
                 topic,
                 queue_offset,
                 log_offset,
@@ -397,7 +401,9 @@ class Transactions:
         connection = self.producers.pick(group, lambda producer: self.may_check(producer, topic))
         if connection is None:
             logger.warning(
-                "transaction not checked, no producer group=%s half_offset=%d", group, where.queue_offset
+                "transaction not checked, no producer online group=%s half_offset=%d",
+                group,
+                where.queue_offset,
             )
             return True
         key = half.find(_UNIQUE_KEY)
@@ -438,7 +444,7 @@ class Transactions:
             self._places.pop(offset, None)
             _remember(self._given_up, offset, places)
         logger.warning(
-            "transaction given up key=%s half_offset=%d checks=%d", half.unique_key, half.queue_offset, times
+            "transaction abandoned key=%s half_offset=%d checks=%d", half.unique_key, half.queue_offset, times
         )
         return True
 
@@ -446,7 +452,7 @@ class Transactions:
         try:
             return self.puts.deliver((message,))[0]
         except StoreError as error:
-            logger.warning("check of transactions waits for the store reason=%s", error.remark)
+            logger.warning("transaction checks wait for the store reason=%s", error.remark)
             return None
 
 

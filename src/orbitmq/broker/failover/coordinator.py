@@ -189,7 +189,7 @@ class Failover:
                 async with asyncio.timeout(_REVOKE_S):
                     await self._etcd.revoke(self._lease)
         except (OrbitError, TimeoutError) as error:
-            logger.info("lease not given back error=%s", error)
+            logger.info("lease not revoked error=%s", error)
         await self._etcd.close()
 
     async def _run(self) -> None:
@@ -202,7 +202,7 @@ class Failover:
             except (OrbitError, OSError) as error:
                 self._log_problem(str(error))
             except Exception:  # one bad round must not end the group's only way to a master
-                logger.exception("a round of failover failed")
+                logger.exception("failover round failed")
             try:
                 async with asyncio.timeout(self._pause_s):
                     await self._wake.wait()
@@ -214,9 +214,9 @@ class Failover:
         """Log the reason once per outage, and the recovery once."""
         if bool(text) != bool(self._problem):
             if text:
-                logger.warning("failover cannot work reason=%s", text)
+                logger.warning("failover unavailable reason=%s", text)
             else:
-                logger.info("failover works again")
+                logger.info("failover available again")
         self._problem = text
 
     # -- observing the group ---------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Failover:
             if ttl_s > 0:
                 self._renewed(began, ttl_s)
                 return
-            logger.warning("lease is over epoch=%d", self.epoch)
+            logger.warning("lease expired epoch=%d", self.epoch)
             self._lease = 0
             await self._demote()
         began = loop.time()
@@ -317,7 +317,7 @@ class Failover:
     def _lease_may_be_over(self) -> None:
         self._fence_timer = None
         if self.acting:
-            logger.warning("lease could not be renewed, no master any more epoch=%d", self.epoch)
+            logger.warning("lease could not be renewed, demoted epoch=%d", self.epoch)
             self._fence()
             self._tasks.start(self._demote(), "demote")
 
@@ -391,7 +391,7 @@ class Failover:
             self._roles.replicas.acks.reported()
         if state.preferred not in (0, self._own):
             if state.preferred in state.in_sync and state.preferred in seen.members:
-                logger.info("mastership is handed over to=%d", state.preferred)
+                logger.info("mastership handed over to=%d", state.preferred)
                 await self._resign(seen)
                 return
             await self._write_state(seen, msgspec.structs.replace(state, preferred=0))
@@ -593,7 +593,7 @@ class Failover:
         seen = self._seen
         state = seen.state if seen is not None else None
         if seen is None or state is None:
-            raise StateError("nothing is known of the group yet")
+            raise StateError("the state of the group is not known yet")
         self._cut(state)
         begun_at = state.history[-1].log_offset if state.history else 0
         self._aligning = _Aligned(state.epoch, begun_at, self._flushes(seen))
@@ -627,7 +627,7 @@ class Failover:
             return
         self._safe_end.cut(end)
         if self.in_doubt:
-            logger.info("log is whole again log_offset=%d", end)
+            logger.info("log no longer in doubt log_offset=%d", end)
             self._own_state.made_whole()
 
     async def _flush_log(self) -> None:
@@ -637,7 +637,7 @@ class Failover:
             self._store.max_log_offset, lambda done: None if flushed.done() else flushed.set_result(done)
         )
         if not await flushed:
-            raise StoreUnavailable("the log could not be flushed before it is followed or led")
+            raise StoreUnavailable("the log could not be flushed before following or leading")
 
     def _cut(self, state: GroupState) -> bool:
         """Truncate our log to its common prefix with the newest; False when the history does not reach back."""
@@ -699,7 +699,7 @@ class Failover:
             raise ServerError("failover is on and etcd has not answered yet, so no role can change")
         if role is BrokerRole.SLAVE:
             if broker_id != self._own:
-                raise ServerError(f"with failover this broker has the number {self._own}, not {broker_id}")
+                raise ServerError(f"with failover this broker has the id {self._own}, not {broker_id}")
             await self._hand_over()
         elif role.value != self._config.failover_role:
             raise ServerError(f"with failover a master is {self._config.failover_role} (failoverRole)")
@@ -739,7 +739,7 @@ class Failover:
         try:
             written = await self._write_state(seen, msgspec.structs.replace(state, preferred=self._own))
             if not written:
-                raise ServerError("the group changed meanwhile; ask again")
+                raise ServerError("the group changed in the meantime; repeat the request")
             await self._until_serving()
         except EtcdError as error:
             raise ServerError(f"etcd does not answer: {error}") from None

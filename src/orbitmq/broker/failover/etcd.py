@@ -123,7 +123,7 @@ class EtcdClient:
         answer = await self._call("kv/range", {"key": _text(last), "range_end": _text(end)})
         found = answer.get("kvs", [])
         if not isinstance(found, list):
-            raise EtcdError("kv/range answers without a list")
+            raise EtcdError("kv/range returned no list")
         return [_key_value(entry) for entry in found]
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> None:
@@ -161,7 +161,7 @@ class EtcdClient:
 def _url(endpoint: str) -> str:
     url = endpoint if "://" in endpoint else f"http://{endpoint}"
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"etcdEndpoints: {endpoint} is no http or https URL")
+        raise ConfigError(f"etcdEndpoints: {endpoint} is not an http or https URL")
     return url.rstrip("/")
 
 
@@ -187,14 +187,14 @@ def _bytes(value: object) -> bytes:
     try:
         return base64.b64decode(value if isinstance(value, str) else "", validate=True)
     except binascii.Error:
-        raise EtcdError("a key or value that is not base64") from None
+        raise EtcdError("a key or value is not base64") from None
 
 
 def _object(content: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise EtcdError(f"an answer that is no JSON object: {error}") from None
+        raise EtcdError(f"the answer is not a JSON object: {error}") from None
 
 
 def _number(answer: dict[str, Any], name: str) -> int:
@@ -202,7 +202,7 @@ def _number(answer: dict[str, Any], name: str) -> int:
     try:
         return int(answer.get(name, 0))
     except (TypeError, ValueError):
-        raise EtcdError(f"{name}={answer.get(name)!r} is no number") from None
+        raise EtcdError(f"{name}={answer.get(name)!r} is not a number") from None
 
 
 def _key_value(entry: object) -> KeyValue:
@@ -211,7 +211,7 @@ def _key_value(entry: object) -> KeyValue:
     try:
         key = _bytes(entry.get("key")).decode()
     except UnicodeDecodeError:
-        raise EtcdError("a key that is no text") from None
+        raise EtcdError("a key is not UTF-8 text") from None
     return KeyValue(
         key,
         _bytes(entry.get("value", "")),

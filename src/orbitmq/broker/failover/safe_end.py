@@ -74,7 +74,7 @@ class SafeEnd:
             ):
                 self.noted = end
         except OrbitError as error:  # the rounds log that etcd does not answer
-            logger.debug("acknowledged end not noted error=%s", error)
+            logger.debug("acknowledged end not saved error=%s", error)
 
     def _load(self) -> int:
         found = self._fs.stat(self._path)
@@ -100,7 +100,7 @@ class SafeEnd:
                 self._fs.close(handle)
         except OSError as error:
             if not self._is_failing:
-                logger.warning("safe end not kept path=%s error=%s", self._path, error)
+                logger.warning("safe end not saved path=%s error=%s", self._path, error)
             self._is_failing = True
         else:
             self._is_failing = False

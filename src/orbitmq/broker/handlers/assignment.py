@@ -97,7 +97,7 @@ class RouteQueues:
             try:
                 queues = await self._ask(server, topic)
             except OrbitError as error:
-                logger.warning("route not found out topic=%s server=%s error=%s", topic, server, error)
+                logger.warning("route not found topic=%s server=%s error=%s", topic, server, error)
                 continue
             if queues is not None:
                 if len(self._known) >= _ROUTES_MAX:

@@ -42,7 +42,7 @@ class StatsInspection:
         windows = self._stats.windows(header.stats_name, header.stats_key)
         hidden = header.stats_name.startswith("QUEUE_") and not self._config.detail_stats_enabled
         if windows is None or hidden:
-            raise ServerError(f"nothing was counted yet as {header.stats_name} of {header.stats_key}")
+            raise ServerError(f"nothing has been counted yet as {header.stats_name} of {header.stats_key}")
         return Reply(
             body=bodies.BrokerStatsData(
                 stats_minute=_item(windows.minute),

@@ -215,7 +215,7 @@ class ClientHandlers:
             return Reply()
         if not self.config.property_filter_enabled or self.compile_filter is None:
             raise ServerError(
-                f"filtering by {subscription.expression_type} is switched off on this broker (enablePropertyFilter)"
+                f"filtering by {subscription.expression_type} is disabled on this broker (enablePropertyFilter)"
             )
         self.compile_filter(subscription.expression_type, subscription.sub_string)
         return Reply()

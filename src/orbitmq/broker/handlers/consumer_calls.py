@@ -87,7 +87,7 @@ class ResetHandlers:
         if config is None:
             raise TopicNotFound(f"topic {header.topic} does not exist on this broker")
         logger.info(
-            "offset reset asked caller=%s topic=%s group=%s timestamp=%d force=%s",
+            "offset reset requested caller=%s topic=%s group=%s timestamp=%d force=%s",
             call.peer.remote_text,
             header.topic,
             header.group,
@@ -238,7 +238,7 @@ class ConsumerCallHandlers:
         try:
             log_offset = parse_offset_message_id(header.msg_id or "").log_offset
         except RecordError as error:
-            raise ServerError(f"msgId {header.msg_id!r} is no offset message id: {error}") from None
+            raise ServerError(f"msgId {header.msg_id!r} is not an offset message id: {error}") from None
         record = self._store.record_at(log_offset) if log_offset >= 0 else None
         if record is None:
             raise ServerError(f"no message starts at offset {log_offset} of the log")
@@ -306,5 +306,5 @@ async def _status(
             return None
         return bodies.ConsumerStatus.decode(answer.body).message_queue_table
     except (RequestTimeoutError, ConnectionLostError, BodyError) as error:
-        logger.warning("consumer status not told client=%s error=%s", channel.client_id, error)
+        logger.warning("consumer status not received client=%s error=%s", channel.client_id, error)
         return None

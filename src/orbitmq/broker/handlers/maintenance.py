@@ -67,14 +67,14 @@ class MaintenanceHandlers:
 
     def clean_expired_queues(self, call: Call[Empty]) -> Reply:
         """Delete queue files whose messages are no longer in the log."""
-        logger.info("clean-up of queues asked caller=%s", call.peer.remote_text)
+        logger.info("queue clean-up requested caller=%s", call.peer.remote_text)
         self._store.clean_expired()
         return Reply()
 
     def delete_expired_log(self, call: Call[Empty]) -> Reply:
         """Delete expired log segments now, regardless of the configured hour."""
         removed = self._store.clean_expired(force=True)
-        logger.info("clean-up of the log asked caller=%s removed=%d", call.peer.remote_text, removed)
+        logger.info("log clean-up requested caller=%s removed=%d", call.peer.remote_text, removed)
         return Reply()
 
     def clean_unused_topics(self, call: Call[Empty]) -> Reply:
@@ -95,7 +95,7 @@ class MaintenanceHandlers:
         online = self._consumers.group(source)
         for topic in self._offsets.topics_of(source) if named is None else [named]:
             if self._topics.find(topic) is None:
-                logger.warning("offsets not cloned, no such topic topic=%s", topic)
+                logger.warning("offsets not cloned, unknown topic topic=%s", topic)
                 continue
             if (
                 not header.offline

@@ -101,7 +101,7 @@ class ReplyHandlers:
         if stores:
             code = await self._stored(call, queue_id, properties, answer)
         if failure:
-            logger.warning("reply not passed on reason=%s", failure)
+            logger.warning("reply not forwarded reason=%s", failure)
             return Reply(ResponseCode.SYSTEM_ERROR, failure, answer if stores else None, region)
         return Reply(code, header=answer, ext=region)
 
@@ -151,7 +151,7 @@ class ReplyHandlers:
                 RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push, call.body, timeout_s=_PUSH_S
             )
         except (RequestTimeoutError, ConnectionLostError) as error:
-            logger.warning("reply not taken client=%s error=%s", client_id, error)
+            logger.warning("reply not delivered client=%s error=%s", client_id, error)
             return f"push reply message to {client_id}fail."
         if answer.code != ResponseCode.SUCCESS:
             logger.warning("reply refused client=%s remark=%s", client_id, answer.remark)

@@ -106,7 +106,7 @@ class TransactionHandlers:
             return
         limit_ms = self._config.transaction_timeout_ms if immunity_s == -1 else immunity_s * 1000
         if self._clock.now_ms() - half.born_timestamp_ms > limit_ms:
-            raise IllegalOperation("the time in which the producer may end the transaction unasked is over")
+            raise IllegalOperation("the transaction can only be ended in answer to a check now")
 
     def resume(self, call: Call[ResumeCheckHalfMessageRequest]) -> Answer:
         """RESUME_CHECK_HALF_MESSAGE (323)."""

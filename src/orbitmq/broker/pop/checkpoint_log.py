@@ -165,7 +165,7 @@ class CheckpointLog:
     ) -> None:
         raw = self._store.record_at(log_offset, size)
         if raw is None:
-            logger.error("record of the revive topic is gone queue_id=%d offset=%d", queue_id, offset)
+            logger.error("revive record was deleted queue_id=%d offset=%d", queue_id, offset)
             return
         try:
             record = decode_record(raw)
@@ -180,9 +180,7 @@ class CheckpointLog:
                 if checkpoint is not None:
                     self.table.written(checkpoint)
         except (RecordError, BodyError) as error:
-            logger.error(
-                "record of the revive topic ignored queue_id=%d offset=%d reason=%s", queue_id, offset, error
-            )
+            logger.error("revive record ignored queue_id=%d offset=%d reason=%s", queue_id, offset, error)
 
     def _take_checkpoint(
         self,
@@ -315,7 +313,7 @@ class CheckpointLog:
         try:
             places = self._append(messages)
         except StoreError as error:
-            logger.warning("old checkpoints not written anew queue_id=%d reason=%s", queue_id, error)
+            logger.warning("old checkpoints not rewritten queue_id=%d reason=%s", queue_id, error)
             return
         for one, place in zip(old, places, strict=True):
             self.table.rewritten(one, place, now_ms)

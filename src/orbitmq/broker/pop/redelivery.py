@@ -125,7 +125,7 @@ class Redelivery:
         raw = None if log_offset < 0 else self.store.record_at(log_offset)
         if raw is None:
             logger.warning(
-                "message cannot be redelivered, it is gone topic=%s queue_id=%d offset=%d",
+                "message cannot be redelivered, it was deleted topic=%s queue_id=%d offset=%d",
                 topic,
                 checkpoint.queue_id,
                 queue_offset,

@@ -66,10 +66,10 @@ class LogPrefixCheck:
         lost = self._store.max_log_offset - end
         if not (self.may_cut or self._config.cut_differing_log):
             raise LogsDiffer(
-                f"{lost} bytes of our log from offset {end} on are not in that of {master_address}; "
-                "set haTruncateSlave=true to give them up, or make this broker the master to keep them"
+                f"{lost} bytes of our log from offset {end} are missing in the log of {master_address}; "
+                "set haTruncateSlave=true to discard them, or make this broker the master to keep them"
             )
-        logger.warning("log cut back to what the master has log_offset=%d lost_bytes=%d", end, lost)
+        logger.warning("log truncated to the master's log_offset=%d lost_bytes=%d", end, lost)
         self._store.truncate(end)
 
     async def _last_common(self, master_address: str, last: tuple[int, int]) -> tuple[int, int] | None:

@@ -356,7 +356,7 @@ class ReplicaServer:
     def link_closed(self, link: SlaveLink) -> None:
         if link in self.links:
             self.links.remove(link)
-            logger.info("slave gone slave=%s count=%d", link.address, len(self.links))
+            logger.info("slave disconnected slave=%s count=%d", link.address, len(self.links))
 
     # -- status ----------------------------------------------------------------------------------------
 

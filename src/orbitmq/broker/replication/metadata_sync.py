@@ -256,7 +256,7 @@ class MetadataSync:
         acls = bodies.decode_body(list[AclInfo], answer) if answer else []
         policies = {(info.subject or "").partition(":")[2]: parse_acl(info) for info in acls}
         if table.replace(users, policies):
-            logger.info("users and policies taken over master=%s users=%d", address, len(users))
+            logger.info("users and policies copied master=%s users=%d", address, len(users))
 
     async def _ask_auth(self, address: str, code: int) -> bytes:
         answer = await self._rpc.call(address, code, timeout_s=_TIMEOUT_S, ext={REPLICA: "true"})
@@ -295,7 +295,7 @@ class MetadataSync:
                 if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                     count = max(count, self._config.default_queue_count)
                 adopted = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
-            logger.warning("topic made from its messages topic=%s queues=%d", topic, count)
+            logger.warning("topic recreated from its messages topic=%s queues=%d", topic, count)
             self._topics.update(adopted)
 
     def _newest_ms(self, topic: str, queue_id: int) -> int:

@@ -100,7 +100,7 @@ class StreamProtection:
     def of(cls, config: TlsConfig, server: ServerTls, auth: AuthConfig) -> StreamProtection:
         """Raises ``ConfigError`` when the options cannot protect the stream although ``haTlsEnable`` demands it."""
         if server.mode is TlsMode.DISABLED:
-            raise ConfigError("haTlsEnable=true does not go with tls.server.mode=disabled")
+            raise ConfigError("haTlsEnable=true cannot be combined with tls.server.mode=disabled")
         if not server.can_make and server.context is None:
             raise ConfigError("haTlsEnable=true needs tls.server.certPath when tls.test.mode.enable=false")
         if auth.authentication_enabled and auth.inner_user is None:

@@ -117,7 +117,7 @@ class MasterLink(asyncio.Protocol):
             self.close(str(error))
             return
         except CorruptionError as error:
-            logger.error("the master sent bytes that are no log reason=%s", error)
+            logger.error("the master sent invalid log data reason=%s", error)
             self.close(str(error))
             return
         # The first bytes show that the master has registered this link and will notify it of changes.
@@ -243,7 +243,7 @@ class Follower:
         ha_address = fixed or ha_address
         if (master_address, ha_address) == (self.master_address, self.ha_address):
             return
-        logger.info("master known address=%s ha_address=%s", master_address, ha_address)
+        logger.info("master found address=%s ha_address=%s", master_address, ha_address)
         self.master_address = master_address
         if ha_address != self.ha_address:
             self.ha_address = ha_address

@@ -40,7 +40,9 @@ class SlowConsumers:
         for group, behind_bytes in self.lags().items():
             known = self._groups.configs.get(group)
             if behind_bytes > self._config.slow_consumer_bytes and known is not None and known.consume_enable:
-                logger.warning("group stopped, it lags too far group=%s behind_bytes=%d", group, behind_bytes)
+                logger.warning(
+                    "group stopped, its lag exceeds the limit group=%s behind_bytes=%d", group, behind_bytes
+                )
                 self._groups.disable_consume(group)
 
     def lags(self) -> dict[str, int]:

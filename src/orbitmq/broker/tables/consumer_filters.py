@@ -89,7 +89,9 @@ class _Entry(msgspec.Struct):
 def compile_subscription(expression_type: str, expression: str) -> Expression:
     """Raises ``SubscriptionParseFailed``, also for an unknown type."""
     if expression_type != SQL92:
-        raise SubscriptionParseFailed(f"{expression_type!r} is no type of filter; TAG and {SQL92} are")
+        raise SubscriptionParseFailed(
+            f"{expression_type!r} is not a filter type; TAG and {SQL92} are supported"
+        )
     return compile_expression(expression)
 
 
@@ -139,7 +141,7 @@ class ConsumerFilters:
             )
         if entry.data.client_version < subscription.sub_version:
             raise FilterDataNotLatest(
-                f"the filter of group {group} for topic {subscription.topic} is older than its subscription"
+                f"the filter of group {group} for topic {subscription.topic} is older than the subscription"
             )
         return entry.expression.filter
 
@@ -241,7 +243,7 @@ class ConsumerFilters:
         logger.info("filter registered group=%s topic=%s expression=%r", group, topic, expression)
         if compiled.ignored_from is not None:
             logger.warning(
-                "text behind a filter expression is ignored group=%s topic=%s column=%d ignored=%r",
+                "text after a filter expression ignored group=%s topic=%s column=%d ignored=%r",
                 group,
                 topic,
                 compiled.ignored_from + 1,
@@ -323,7 +325,7 @@ class ConsumerFilters:
                     self._count -= 1
                     self._retry_filters.clear()
                     self._dirty = True
-                    logger.info("filter forgotten group=%s topic=%s", group, topic)
+                    logger.info("filter expired group=%s topic=%s", group, topic)
             if not groups:
                 del self._by_topic[topic]
 

@@ -82,7 +82,7 @@ class FilterServers:
     def _forget(self, addresses: list[str], reason: str) -> None:
         for address in addresses:
             del self._seen[address]
-            logger.info("filter server gone address=%s reason=%s", address, reason)
+            logger.info("filter server disconnected address=%s reason=%s", address, reason)
         if addresses:
             self._changed()
 

@@ -50,7 +50,7 @@ async def _metadata(admin: Admin, args: Args) -> Exported:
         if args["subscriptionGroup"]:
             groups = await export.user_groups(admin, address)
             return _write(args, "subscriptionGroup.json", javajson.loads(javajson.encode_standard(groups)))
-        raise AdminError("of one broker either topics (-t) or groups (-g) are exported")
+        raise AdminError("with a broker, export either topics (-t) or groups (-g)")
     data = await export.cluster_metadata(admin, args["clusterName"], special=special)
     if args["topic"]:
         del data["subscriptionGroupTable"]

@@ -87,7 +87,7 @@ def _check_encoding(args: Args) -> None:
         try:
             codecs.lookup(encoding)
         except LookupError:
-            raise click.UsageError(f"{encoding!r} is no encoding; UTF-8 and GBK are some") from None
+            raise click.UsageError(f"{encoding!r} is not a known encoding; try UTF-8 or GBK") from None
 
 
 async def _with_tracks(admin: Admin, found: Iterable[messages.MessageView]) -> messages.MessageDetails:

@@ -28,7 +28,7 @@ def _reset(admin: Admin, args: Args) -> Awaitable[offsets.ResetOffsets]:
     timestamp_ms = parse_time(args["timestamp"], admin.clock.now_ms())
     if args["queue"] is not None or args["offset"] is not None:
         if args["broker"] is None or args["queue"] is None:
-            raise click.UsageError("one queue is named by -b BROKER and -q QUEUE together")
+            raise click.UsageError("a queue needs both -b BROKER and -q QUEUE")
         queue = MessageQueue(topic=args["topic"], broker_name="", queue_id=args["queue"])
         return offsets.reset_queue(
             admin,

@@ -45,7 +45,7 @@ def _plan(admin: Admin, args: Args, **more: Any) -> reading.ReadPlan:
         try:
             codecs.lookup(encoding)
         except LookupError:
-            raise click.UsageError(f"{encoding!r} is no encoding; UTF-8 and GBK are some") from None
+            raise click.UsageError(f"{encoding!r} is not a known encoding; try UTF-8 or GBK") from None
     now_ms = admin.clock.now_ms()
     begin, end = args["beginTimestamp"], args["endTimestamp"]
     return reading.ReadPlan(

@@ -102,7 +102,7 @@ def _order_conf(admin: Admin, args: Args) -> Awaitable[Result]:
     match args["method"]:
         case "put":
             if not args["orderConf"]:
-                raise click.UsageError("put needs the order: -v broker-a:4;broker-b:4")
+                raise click.UsageError("put needs a value: -v broker-a:4;broker-b:4")
             return topics.put_order_conf(admin, args["topic"], args["orderConf"])
         case "delete":
             return topics.delete_order_conf(admin, args["topic"])

@@ -61,7 +61,7 @@ class AnswerReader:
                 whole.append(body[at : at + record.size])
             else:
                 damaged.append(record)
-                reason = f"body CRC is {found:#010x}, the record says {record.body_crc:#010x}"
+                reason = f"body CRC is {found:#010x}; the record has {record.body_crc:#010x}"
                 self.skip(queue, record.queue_id, record.queue_offset, reason)
             at += record.size
         return Records(decode_records(b"".join(whole), check_crc=False, decompress=True), damaged, fault)

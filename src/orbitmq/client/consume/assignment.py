@@ -214,7 +214,7 @@ class Assignment:
             stuck = self._is_stuck(held)
             if queue not in mine or stuck or held.ending:
                 if stuck and queue in mine:
-                    logger.error("queue was not pulled for two minutes, taking it again queue=%s", queue)
+                    logger.error("queue not pulled for two minutes, restarting it queue=%s", queue)
                 released = await self._release(held)
                 changed |= released
                 all_released &= released
@@ -258,7 +258,7 @@ class Assignment:
         if self._locks is not None:
             self._locks.mark(held, locked=True)
         self._held[queue] = held
-        logger.info("queue taken group=%s queue=%s offset=%d", self._membership.group, queue, offset)
+        logger.info("queue assigned group=%s queue=%s offset=%d", self._membership.group, queue, offset)
         self._reader.begin(held)
         return held
 
@@ -347,7 +347,7 @@ class Assignment:
         try:
             await self.persist(wait=True)
         except OrbitError as error:
-            logger.warning("offsets not stored at the end, messages will come again error=%s", error)
+            logger.warning("offsets not stored at shutdown, messages will be redelivered error=%s", error)
         if self._locks is not None:
             # A queue whose handler still runs keeps its lock until it expires, so no other member handles it
             # meanwhile.

@@ -77,7 +77,7 @@ class ClassUploads:
                         )
                     except OrbitError as error:
                         logger.warning(
-                            "filter class not taken class=%s server=%s error=%s",
+                            "filter class not uploaded class=%s server=%s error=%s",
                             wanted.class_name,
                             address,
                             error,

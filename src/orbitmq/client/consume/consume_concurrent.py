@@ -130,7 +130,7 @@ class ConcurrentService:
             except (
                 Exception
             ):  # not of a handler, whose errors are outcomes: the message is sent back when it expires
-                logger.exception("worker failed and goes on")
+                logger.exception("worker failed and continues")
             finally:
                 self._running -= 1
                 if not self._running:

@@ -82,7 +82,7 @@ class Deduplicator:
             try:
                 if not self._claim(connection, self.key(message)):
                     connection.rollback()
-                    logger.info("message was done before id=%s", message.message_id)
+                    logger.info("duplicate message skipped id=%s", message.message_id)
                     return
                 handler(message, connection)
                 connection.commit()

@@ -145,7 +145,7 @@ class PopMode:
                 held.end()
                 del self.held[queue]
                 self._former = [one for one in self._former if one.count] + [held]
-                logger.info("queue popped no more group=%s queue=%s", self._membership.group, queue)
+                logger.info("queue no longer popped group=%s queue=%s", self._membership.group, queue)
         for queue in wanted:
             if queue not in self.held:
                 self.held[queue] = held = PopQueue(queue, self)
@@ -236,7 +236,7 @@ class PopMode:
         try:
             await self.popper.change_invisible(message, 0, counted=False)
         except OrbitError as error:
-            logger.info("message not given back id=%s error=%s", message.message_id, error)
+            logger.info("message not returned id=%s error=%s", message.message_id, error)
 
     async def _again(self, message: PoppedMessage, outcome: Outcome) -> None:
         delay_level = outcome.delay_level

@@ -185,7 +185,7 @@ class SimpleConsumer(ConsumerBase):
         try:
             await self._popper.has_messages(queue, subscription, wait_s=wait_s)
         except OrbitError as error:
-            logger.info("no word of new messages queue=%s error=%s", queue, error)
+            logger.info("notification request failed queue=%s error=%s", queue, error)
             await asyncio.sleep(min(wait_s, _AFTER_ERROR_S))
 
     async def ack(self, message: PoppedMessage) -> None:

@@ -163,7 +163,7 @@ class ClientInstance:
                     await asyncio.wait(self._heartbeats)
                 await self._unregister()
         except (OrbitError, TimeoutError) as error:
-            logger.info("brokers not told of the end client=%s error=%s", self.client_id, error)
+            logger.info("client not unregistered client=%s error=%s", self.client_id, error)
         self._stopped = True
         await self.tasks.close()
         await self._rpc.close()

@@ -183,7 +183,7 @@ class Accumulator:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            logger.warning("batches left unsent at the end bytes=%d", self._held_bytes)
+            logger.warning("batches unsent at shutdown bytes=%d", self._held_bytes)
         finally:
             self._drains -= 1
 

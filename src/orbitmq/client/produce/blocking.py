@@ -146,7 +146,7 @@ class BlockingConnection:
                     if frame.opaque == opaque and frame.flag & _RESPONSE:
                         return frame
                 if self._decoder.error is not None:
-                    raise ConnectionLostError(f"{self._remote} sent rubbish: {self._decoder.error}")
+                    raise ConnectionLostError(f"{self._remote} sent a malformed frame: {self._decoder.error}")
                 self._check(deadline)
         except ConnectionLostError:
             raise

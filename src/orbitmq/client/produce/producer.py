@@ -138,7 +138,7 @@ class Producer:
             async with asyncio.timeout(self.options.close_wait_s):
                 await in_flight.drained()
         except TimeoutError:
-            logger.warning("sends left unfinished at the end count=%d", in_flight.count + in_flight.waiting)
+            logger.warning("sends unfinished at shutdown count=%d", in_flight.count + in_flight.waiting)
 
     async def __aenter__(self) -> Self:
         await self.start()

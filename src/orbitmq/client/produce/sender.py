@@ -377,7 +377,7 @@ class Sender:
                 await self.in_flight.enter(size)
         except TimeoutError:
             raise TooManyInFlightError(
-                f"{self.in_flight.count} sends are on the way, none ended within {timeout_s:g} s"
+                f"{self.in_flight.count} sends are in flight and none finished within {timeout_s:g} s"
             ) from None
         return max(0.001, deadline - loop.time())
 

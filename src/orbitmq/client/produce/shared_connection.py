@@ -185,7 +185,9 @@ class SharedConnection:
                         if call is not own:
                             call.wake()
             if self._decoder.error is not None:
-                self._finish(ConnectionLostError(f"{self._remote} sent rubbish: {self._decoder.error}"))
+                self._finish(
+                    ConnectionLostError(f"{self._remote} sent a malformed frame: {self._decoder.error}")
+                )
             elif self._clock.monotonic() >= deadline and own.answer is None:
                 return False
         return True

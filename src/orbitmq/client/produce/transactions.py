@@ -77,11 +77,11 @@ class Transactions:
         """Store a half message."""
         if self._check is None:
             raise ClientStateError(
-                "a transaction needs a producer made with check=...: the broker asks when it hears no outcome"
+                "a transaction needs a producer with check=...; the broker calls it when no outcome arrives"
             )
         if message.is_delayed:
             # Apache's client drops the delay too: consumers get the message immediately.
-            raise MessageIllegal("a message of a transaction cannot be delayed")
+            raise MessageIllegal("a transactional message cannot be delayed")
         extra = {
             Property.TRANSACTION_PREPARED.value: "true",
             Property.PRODUCER_GROUP.value: self._sender.group,
@@ -100,7 +100,7 @@ class Transactions:
             await self._end(result, state)
         except (OrbitError, ValueError) as error:
             logger.warning(
-                "outcome not told, the broker will ask id=%s state=%s error=%s",
+                "outcome not reported, the broker will check back id=%s state=%s error=%s",
                 result.message_id,
                 state,
                 error,
@@ -138,7 +138,7 @@ class Transactions:
     def asked(self, call: Call[CheckTransactionStateRequest]) -> Answer:
         """Handle CHECK_TRANSACTION_STATE (39), a oneway request that is answered with a request of ours."""
         if self._check is None or self._checking >= CHECKS_MAX or not self._instance.running:
-            logger.warning("transaction check not run id=%s checking=%d", call.header.msg_id, self._checking)
+            logger.warning("transaction check skipped id=%s checking=%d", call.header.msg_id, self._checking)
             return PARKED
         self._checking += 1
         self._instance.tasks.start(self._answer(call.header, call.body, call.peer), "transaction-check")
@@ -193,7 +193,7 @@ class TransactionBlock:
     def id(self) -> str:
         """The transaction id that a check names."""
         if self.result is None:
-            raise ClientStateError("a transaction has an id inside its block")
+            raise ClientStateError("a transaction has an id only inside its block")
         return self.result.transaction_id or self.result.message_id
 
     async def __aenter__(self) -> Self:

@@ -75,7 +75,7 @@ async def job(view: View) -> Response:
     """Progress of a resend job."""
     found = view.console.jobs.get(view.name("key"))
     if found is None:
-        raise AdminError("this run is over and forgotten; the audit log still has it")
+        raise AdminError("this run has ended and was removed; see the audit log")
     return view.page("job.html", job=found)
 
 
@@ -115,7 +115,7 @@ async def _chosen(view: View, form: Form) -> list[DeadLetter]:
             if len(found) >= _CHOSEN_MAX:
                 break
     if not found:
-        raise AdminError("what was selected is done with already, or gone")
+        raise AdminError("the selected dead letters were already handled or have expired")
     return found
 
 
@@ -139,7 +139,7 @@ async def _plan_resend(view: View, form: Form) -> Plan:
     group, topic = form.text("group"), form.text("to_topic")
     rate = form.number("rate", "the rate", 50)
     if rate <= 0:
-        raise AdminError("the rate has to be above zero")
+        raise AdminError("the rate must be greater than zero")
     counts = _counted(letters, topic)
     return Plan(
         title=f"Resend {len(letters):,} dead letters of {group}",
@@ -171,7 +171,7 @@ async def _resend(view: View, form: Form) -> Done:
     )
     running = [one for one in console.jobs.values() if one.state == "running"]
     if len(running) >= 4:
-        raise AdminError("four runs are under way already; wait for one of them")
+        raise AdminError("four runs are already in progress; wait for one to end")
     while len(console.jobs) >= _JOBS_MAX:
         del console.jobs[next(key for key, one in console.jobs.items() if one.state != "running")]
     console.jobs[run.key] = run
@@ -229,7 +229,7 @@ async def _drop(view: View, form: Form) -> Done:
 async def _plan_stop(view: View, form: Form) -> Plan:
     run = view.console.jobs.get(form.text("key"))
     if run is None or run.state != "running":
-        raise AdminError("this run is over")
+        raise AdminError("this run has ended")
     return Plan(
         title="Stop resending",
         lines=[f"Stop after {run.sent:,} of {run.total:,}; what was not sent stays a dead letter."],

@@ -67,9 +67,7 @@ def parse_time(text: str, offset_min: int = 0) -> int | None:
 def _filter(view: View, limits: Preview = LISTED) -> MessageFilter:
     """Returns the filter given in the URL. Raises ``AdminError``."""
     if view.query("sql") and not view.console.masking.shows_all:
-        raise AdminError(
-            "SQL92 filters are off in this console: they would tell what masked properties contain"
-        )
+        raise AdminError("SQL92 filters are off in this console: they would reveal masked properties")
     broker, _, queue = view.query("queue").rpartition(":")
     offset_min = view.number("zone", 0)
     return MessageFilter(
@@ -106,7 +104,7 @@ async def browse_page(view: View) -> Response:
             note = f"{len(found)} with the key or id {key}"
         elif offset:
             if not offset.isdigit() or wanted.queue_id is None or wanted.broker_name is None:
-                raise AdminError("an offset needs a queue and has to be a whole number")
+                raise AdminError("an offset needs a queue and must be a whole number")
             queue = MessageQueue(topic=name, broker_name=wanted.broker_name, queue_id=wanted.queue_id)
             one = await by_offset(view.admin, queue, int(offset), read_bytes=LISTED.read_bytes)
             found = wanted.preview.select([one], text="", tags="*")

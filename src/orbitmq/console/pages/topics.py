@@ -118,7 +118,7 @@ def _config(form: Form) -> tuple[TopicConfig, dict[str, str], str]:
         raise AdminError(f"a topic has 1 to {QUEUE_NUMS_MAX:,} queues on a broker")
     kind = form.text("type")
     if kind not in _TYPES:
-        raise AdminError(f"there is no message type {kind!r}")
+        raise AdminError(f"unknown message type {kind!r}")
     return config, {"+message.type": kind} if kind else {}, cluster
 
 

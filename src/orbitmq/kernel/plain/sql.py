@@ -107,7 +107,7 @@ def parse_program(program: bytes) -> tuple[Node, int]:
     reader = _Reader(program)
     root = reader.condition(1)
     if not reader.is_at_end:
-        raise ValueError("an SQL program goes on after its end")
+        raise ValueError("an SQL program has data after its end")
     return root, reader.node_count
 
 

@@ -317,7 +317,7 @@ class Http2Connection(Writer):
             position = start + size
             stream_id &= 0x7FFFFFFF
             if self._block is not None and kind != frames.CONTINUATION:
-                raise H2Error(H2Error.PROTOCOL, "a header block is not continued")
+                raise H2Error(H2Error.PROTOCOL, "expected a CONTINUATION frame")
             if kind == frames.DATA:
                 self._data(stream_id, flags, data[start:position])
             elif kind == frames.HEADERS:
@@ -333,24 +333,24 @@ class Http2Connection(Writer):
     def _other_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if kind == frames.PING:
             if len(payload) != 8 or stream_id:
-                raise H2Error(H2Error.FRAME_SIZE, "a PING that is none")
+                raise H2Error(H2Error.FRAME_SIZE, "malformed PING")
             if not flags & frames.ACK:
                 self._out.append(frame(frames.PING, frames.ACK, 0, payload))
         elif kind == frames.SETTINGS:
             self._settings(flags, stream_id, payload)
         elif kind == frames.RST_STREAM:
             if len(payload) != 4 or not stream_id:
-                raise H2Error(H2Error.FRAME_SIZE, "a RST_STREAM that is none")
+                raise H2Error(H2Error.FRAME_SIZE, "malformed RST_STREAM")
             self._count_reset()
             call = self.calls.get(stream_id)
             if call is not None:
                 self._end_early(call)
         elif kind == frames.CONTINUATION:
             if self._block is None or self._block[0] != stream_id:
-                raise H2Error(H2Error.PROTOCOL, "a CONTINUATION of nothing")
+                raise H2Error(H2Error.PROTOCOL, "unexpected CONTINUATION")
             self._add_to_block(flags, payload)
         elif kind == 5:
-            raise H2Error(H2Error.PROTOCOL, "clients do not push")
+            raise H2Error(H2Error.PROTOCOL, "clients must not push")
         # PRIORITY, GOAWAY and unknown kinds are ignored.
 
     def _count_reset(self) -> None:
@@ -360,7 +360,7 @@ class Http2Connection(Writer):
 
     def _settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id or len(payload) % 6 or (flags & frames.ACK and payload):
-            raise H2Error(H2Error.FRAME_SIZE, "SETTINGS that are none")
+            raise H2Error(H2Error.FRAME_SIZE, "malformed SETTINGS")
         if flags & frames.ACK:
             return
         if len(payload) > 6 * self._limits.settings:
@@ -368,23 +368,23 @@ class Http2Connection(Writer):
         for name, value in frames.SETTING.iter_unpack(payload):
             if name == _SETTING_WINDOW:
                 if value > frames.WINDOW_MAX:
-                    raise H2Error(H2Error.FLOW_CONTROL, "an initial window over the limit")
+                    raise H2Error(H2Error.FLOW_CONTROL, "initial window size out of range")
                 self._unblock |= value > self._peer_stream_window
                 self._peer_stream_window = value
             elif name == _SETTING_FRAME_BYTES:
                 if not frames.FRAME_BYTES_DEFAULT <= value < 2**24:
-                    raise H2Error(H2Error.PROTOCOL, "a maximum frame size out of range")
+                    raise H2Error(H2Error.PROTOCOL, "maximum frame size out of range")
                 self._peer_frame_bytes = value
         self._out.append(frame(frames.SETTINGS, frames.ACK, 0))
 
     def _window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise H2Error(H2Error.FRAME_SIZE, "a WINDOW_UPDATE that is none")
+            raise H2Error(H2Error.FRAME_SIZE, "malformed WINDOW_UPDATE")
         count = int.from_bytes(payload, "big") & 0x7FFFFFFF
         if not stream_id:
             self._window += count
             if not count or self._window > frames.WINDOW_MAX:
-                raise H2Error(H2Error.FLOW_CONTROL, "a window out of range")
+                raise H2Error(H2Error.FLOW_CONTROL, "flow-control window out of range")
             self._unblock = True
             return
         call = self.calls.get(stream_id)
@@ -405,7 +405,7 @@ class Http2Connection(Writer):
         if flags & frames.PRIORITY_FLAG:
             payload = payload[5:]
         if not stream_id & 1:
-            raise H2Error(H2Error.PROTOCOL, "a stream number clients may not use")
+            raise H2Error(H2Error.PROTOCOL, "invalid stream id")
         if flags & frames.END_HEADERS:
             self._open_stream(stream_id, flags, payload)
         else:
@@ -419,14 +419,14 @@ class Http2Connection(Writer):
         block += payload
         self._continuations += 1
         if len(block) > self._limits.header_bytes or self._continuations > _CONTINUATIONS_MAX:
-            raise H2Error(H2Error.ENHANCE_YOUR_CALM, "a header block over the limit")
+            raise H2Error(H2Error.ENHANCE_YOUR_CALM, "header block too large")
         if flags & frames.END_HEADERS:
             self._block = None
             self._open_stream(stream_id, first_flags, bytes(block))
 
     def _open_stream(self, stream_id: int, flags: int, block: bytes) -> None:
         if len(block) > self._limits.header_bytes:
-            raise H2Error(H2Error.ENHANCE_YOUR_CALM, "a header block over the limit")
+            raise H2Error(H2Error.ENHANCE_YOUR_CALM, "header block too large")
         decoder = self._decoder
         fields = decoder.decode(block)
         known = self.calls.get(stream_id)
@@ -482,7 +482,7 @@ class Http2Connection(Writer):
         call = self.calls.get(stream_id)
         if call is None or call.remote_done:
             if stream_id > self._last_stream or not stream_id:
-                raise H2Error(H2Error.PROTOCOL, "data of a stream that was not opened")
+                raise H2Error(H2Error.PROTOCOL, "DATA on a stream that is not open")
             return  # of a call that has already ended
         if flags & frames.PADDED:
             padding = payload[0] + 1 if payload else 1
@@ -652,7 +652,7 @@ class Http2Connection(Writer):
         if self.closed:
             return 0
         if self._opening is not None and self.now() - self._opened > self._limits.opening_s:
-            logger.info("connection does not begin, closing peer=%s", self.remote_text)
+            logger.info("no request in time, closing peer=%s", self.remote_text)
             self.abort()
             return 0
         if not self.calls:
@@ -664,7 +664,7 @@ class Http2Connection(Writer):
             self._pinged = None
         if self._pinged is not None:
             if now - self._pinged > limits.ping_s:
-                logger.info("client does not answer a ping, closing peer=%s", self.remote_text)
+                logger.info("client did not answer a ping, closing peer=%s", self.remote_text)
                 self.abort()
                 return 0
         elif now - self._last_heard > limits.silent_s:

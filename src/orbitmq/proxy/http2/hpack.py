@@ -145,7 +145,7 @@ def _unpack(data: bytes) -> bytes:
         if state < 0:
             break
     if state not in _PADDED:
-        raise HpackError("a header field is no Huffman code")
+        raise HpackError("invalid Huffman code in a header field")
     return b"".join(parts)
 
 
@@ -221,7 +221,7 @@ class HeaderDecoder:
                     if self._bytes > self._limit:
                         self._evict()
         except IndexError:
-            raise HpackError("a header block ends in the middle of a field") from None
+            raise HpackError("header block ends within a field") from None
         return fields
 
     def _entry(self, index: int) -> Field:
@@ -233,7 +233,7 @@ class HeaderDecoder:
     def _resize(self, block: bytes, position: int, late: bool) -> int:
         limit, position = _number(block, position + 1, 0x1F, block[position] & 0x1F)
         if limit > TABLE_BYTES_MAX or late:
-            raise HpackError(f"the header table cannot become {limit} bytes")
+            raise HpackError(f"header table size out of range: {limit} bytes")
         self._limit = limit
         self._evict()
         return position
@@ -273,7 +273,7 @@ def _string(block: bytes, position: int) -> tuple[bytes, bool, int]:
         length, position = _number(block, position, 0x7F)
     end = position + length
     if end > len(block):
-        raise HpackError("a header field is longer than its block")
+        raise HpackError("header field longer than its block")
     return block[position:end], bool(first & 0x80), end
 
 

@@ -65,17 +65,17 @@ def _line(data: bytes) -> tuple[int, str] | ProxyHeader:
     end = data.find(b"\r\n", 0, _LINE_BYTES_MAX)
     if end < 0:
         if len(data) >= _LINE_BYTES_MAX:
-            raise H2Error(H2Error.PROTOCOL, "a PROXY line without an end")
+            raise H2Error(H2Error.PROTOCOL, "PROXY line without an end")
         return ProxyHeader.INCOMPLETE
     words = data[:end].decode("latin-1").split(" ")
     if len(words) == 6 and words[1] in ("TCP4", "TCP6") and words[4].isascii() and words[4].isdigit():
         try:
             return end + 2, f"{ipaddress.ip_address(words[2])}:{int(words[4])}"
         except ValueError:
-            raise H2Error(H2Error.PROTOCOL, "a PROXY line without an address") from None
+            raise H2Error(H2Error.PROTOCOL, "PROXY line without an address") from None
     if words[1:2] == ["UNKNOWN"]:
         return end + 2, ""
-    raise H2Error(H2Error.PROTOCOL, "a PROXY line that cannot be read")
+    raise H2Error(H2Error.PROTOCOL, "malformed PROXY line")
 
 
 def _binary(data: bytes) -> tuple[int, str] | ProxyHeader:
@@ -83,7 +83,7 @@ def _binary(data: bytes) -> tuple[int, str] | ProxyHeader:
         return ProxyHeader.INCOMPLETE
     size = _FIXED_BYTES + int.from_bytes(data[14:16], "big")
     if data[12] >> 4 != 2 or size > 4096:
-        raise H2Error(H2Error.PROTOCOL, "a PROXY header that cannot be read")
+        raise H2Error(H2Error.PROTOCOL, "malformed PROXY header")
     if len(data) < size:
         return ProxyHeader.INCOMPLETE
     command, family = data[12] & 15, data[13] >> 4

@@ -121,7 +121,7 @@ class GrpcServer:
                 async with asyncio.timeout(wait_s):
                     await self._all_closed.wait()
             except TimeoutError:
-                logger.info("calls cut at the end connections=%d", len(self.connections))
+                logger.info("calls aborted at shutdown connections=%d", len(self.connections))
         for connection in list(self.connections):
             connection.abort()
         self.held.close()

@@ -75,7 +75,7 @@ class AvroDecoder:
                 return node, _SIMPLE[node]
             full = node if "." in node or not space else f"{space}.{node}"
             if full in self._open:
-                raise SpecError("", f"the Avro schema contains {full} in itself: Spark has no such type")
+                raise SpecError("", f"the Avro schema {full} is recursive; Spark has no recursive types")
             for name in (full, node):
                 if name in self._named:
                     return name, self._named[name]
@@ -157,7 +157,7 @@ class AvroDecoder:
         stream = io.BytesIO(datum)
         value = self._read(stream, self._schema, None)
         if stream.tell() != len(datum):
-            raise ValueError(f"{len(datum) - stream.tell()} bytes are left behind the datum")
+            raise ValueError(f"{len(datum) - stream.tell()} bytes follow the datum")
         return value
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
@@ -189,7 +189,8 @@ def _decimal(node: dict[str, Any]) -> pa.DataType:
     precision, scale = int(node.get("precision", 0)), int(node.get("scale", 0))
     if not 1 <= precision <= _DECIMAL_DIGITS_MAX or not 0 <= scale <= precision:
         raise SpecError(
-            "", f"the Avro schema has a decimal of {precision} digits; 1 to {_DECIMAL_DIGITS_MAX} go"
+            "",
+            f"the Avro schema has a decimal of {precision} digits; 1 to {_DECIMAL_DIGITS_MAX} are supported",
         )
     return pa.decimal128(precision, scale)
 

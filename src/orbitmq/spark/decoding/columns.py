@@ -131,7 +131,7 @@ class RegistryAvro(AvroDecoder):
         stream.seek(_HEADER_BYTES)
         value = self._read(stream, writer, self._schema)
         if stream.tell() != len(body):
-            raise ValueError(f"{len(body) - stream.tell()} bytes are left behind the datum")
+            raise ValueError(f"{len(body) - stream.tell()} bytes follow the datum")
         return value
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
@@ -182,7 +182,7 @@ def message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
     """
     count, at = _zigzag(body, _HEADER_BYTES)
     if not 0 <= count <= _INDEXES_MAX:
-        raise ValueError(f"a list of {count} message numbers")
+        raise ValueError(f"the header lists {count} message numbers")
     found = []
     for _ in range(count):
         index, at = _zigzag(body, at)
@@ -194,7 +194,7 @@ def _zigzag(body: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 35:
         if at >= len(body):
-            raise ValueError("the list of message numbers is cut off")
+            raise ValueError("the list of message numbers is truncated")
         byte = body[at]
         at += 1
         value |= (byte & 0x7F) << shift

@@ -115,7 +115,7 @@ class ChangeDecoder:
         if op == TRUNCATE:
             if position is None:
                 raise BadValue(
-                    "the truncate has no position in its source, so rows of before and after cannot be told"
+                    "the truncate has no position in its source, so earlier and later rows cannot be distinguished"
                 )
             return _Change(op, position, moment, {}, {})
         row = _row_of(payload.get(side))

@@ -104,7 +104,7 @@ def _by_compiler(sources: dict[str, RegisteredSchema]) -> bytes:
         for name, schema in sources.items():
             place = (root / name).resolve()
             if not place.is_relative_to(root.resolve()):
-                raise SpecError("", f"the schema imports {name!r}, which is no name of a file")
+                raise SpecError("", f"the schema imports {name!r}, which is not a file name")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(schema.text, "utf-8")
         target = root / "compiled.desc"

@@ -38,7 +38,7 @@ class ProtobufDecoder:
         try:
             files.ParseFromString(descriptor_set)
         except DecodeError as error:
-            raise SpecError("", "the file is no descriptor set (protoc --descriptor_set_out)") from error
+            raise SpecError("", "the file is not a descriptor set (protoc --descriptor_set_out)") from error
         pool = descriptor_pool.DescriptorPool()
         try:
             for one in files.file:
@@ -69,7 +69,7 @@ class ProtobufDecoder:
                 [None if row is None else self._to_json(row, indent=None) for row in rows], pa.string()
             )
         if name in above:
-            raise SpecError("", f"message {name} contains itself: Spark has no such type")
+            raise SpecError("", f"message {name} is recursive; Spark has no recursive types")
         parts = [(field.name, *self._field(field, (*above, name))) for field in descriptor.fields]
         columns = [pa.field(field, arrow) for field, arrow, _ in parts]
         struct = pa.struct(columns)

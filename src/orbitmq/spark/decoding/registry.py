@@ -148,7 +148,7 @@ class Registry:
         """Returns all versions of a subject, the oldest first. Raises like ``by_id``."""
         versions = self._ask(f"/subjects/{_quoted(subject)}/versions")
         if not isinstance(versions, list) or not all(isinstance(one, int) for one in versions):
-            raise RegistryError(f"the registry at {self.access.url} answered with no list of versions")
+            raise RegistryError(f"the registry at {self.access.url} returned no list of versions")
         return [self.version(subject, version) for version in sorted(versions)]
 
     def serialized(self, schema: RegisteredSchema) -> str:

@@ -216,7 +216,8 @@ def _check_halves(schema: StructType) -> None:
     for field in schema.fields:
         if field.name in _NOT_HALF:
             raise ConfigError(
-                f"column {field.name!r} does not go with mode=transactional: what is committed is delivered at once"
+                f"column {field.name!r} cannot be used with mode=transactional, because committed messages are "
+                "delivered immediately"
             )
 
 
@@ -246,7 +247,7 @@ def _check_columns(schema: StructType, topic: str | None, unique_column: str | N
     if "body" not in names:
         raise ConfigError(f"the frame has no column 'body'. Accepted: {accepted}")
     if "topic" not in names and topic is None:
-        raise ConfigError("where to send? Give the option 'topic' or a column 'topic'")
+        raise ConfigError("no topic: give the option 'topic' or a column 'topic'")
     if unique_column is not None and unique_column not in names:
         raise ConfigError(f"uniqueKeyColumn names {unique_column!r}; the frame has {', '.join(names)}")
     if "queue_id" in names and "sharding_key" in names:

@@ -20,7 +20,7 @@ def batch_writer(
 ) -> BatchWriter | TransactionalBatchWriter:
     """Returns the writer of ``df.write``. Raises ``ConfigError``."""
     if overwrite:
-        raise ConfigError("a topic cannot be overwritten: use .mode('append')")
+        raise ConfigError("a topic cannot be overwritten; use .mode('append')")
     plan = plan_sink(options, schema, streaming=False)
     return TransactionalBatchWriter(plan) if plan.transactional else BatchWriter(plan)
 

@@ -290,7 +290,7 @@ class _RangeReader:
     def _rows(self, answer: Answer, reached: int, buffer: bytes | bytearray, pieces: list[_Piece]) -> None:
         starts: list[int] = []
         if scan_into(starts, buffer, answer.start, answer.end) != answer.end or not starts:
-            raise RecordError(f"{self._address} answered a pull with what is not a row of records")
+            raise RecordError(f"{self._address} answered a pull with malformed records")
         # Nearly all answers are dense, which the first and last record show. An answer has 32 rows, and an array
         # operation per field of each answer would cost more than decoding them.
         dense = (
@@ -324,7 +324,7 @@ class _RangeReader:
             first = min(answer.low, self._end)
             self._report([LostRange(self._queue, self._position, first)])
             self._position = first
-            raise _StartOver("the queue begins later now")
+            raise _StartOver("the queue now begins later")
         # After its end: a broker lost its last messages in a restart, or is still recovering. Inside: an operator
         # reset the group's offset, which is answered once and concerns consumers only.
         raise _NotYet(
@@ -336,7 +336,7 @@ class _RangeReader:
         if not lost:
             return
         if not self.from_master:
-            raise _NotYet(f"slave {self._address} has not got {loss_text(lost)}; its master may have")
+            raise _NotYet(f"slave {self._address} lacks {loss_text(lost)}; its master may have it")
         if self._options.fail_on_data_loss:
             raise DataLossError(lost)
         logger.warning("messages lost before they were read ranges=%s", loss_text(lost))
@@ -366,7 +366,7 @@ class _RangeReader:
         now = self._clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-            logger.info("read interrupted, trying again queue=%s error=%s", self._queue, error)
+            logger.info("read interrupted, retrying queue=%s error=%s", self._queue, error)
         if now - self._failing_since >= self._options.retry_timeout_ms / 1000:
             if not isinstance(error, _NotYet):
                 raise error

@@ -205,7 +205,10 @@ class _Driver:
             if end > reached[key] and self._hidden.get(key) != end:
                 self._hidden[key] = end
                 logger.warning(
-                    "topic has fewer queues now, unread is queue=%s from=%d to=%d", key, reached[key], end
+                    "topic has fewer queues, unread messages remain queue=%s from=%d to=%d",
+                    key,
+                    reached[key],
+                    end,
                 )
         lost = {key for key, end in ends.items() if end < reached[key] and key not in found.of_slaves}
         return lost, unsure
@@ -229,7 +232,7 @@ class _Driver:
             sorted(self._gone + ended, key=lambda lost: lost.queue)
         )  # in one call, so that an error names all of them
         for key, begin in begins.items():
-            logger.warning("queue is begun anew queue=%s reached=%d begin=%d", key, start[key], begin)
+            logger.warning("queue restarted queue=%s reached=%d begin=%d", key, start[key], begin)
         return begins
 
     def _regrown(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int) -> set[QueueKey]:
@@ -273,7 +276,7 @@ class _Driver:
         longer known what they contained."""
         self._gone = [LostRange(key, start[key], self._unread_end(key, start[key])) for key in sorted(gone)]
         for key, offset, *_ in self._gone:
-            logger.info("topic is deleted, its queue is left queue=%s offset=%d", key, offset)
+            logger.info("topic deleted, queue dropped queue=%s offset=%d", key, offset)
             self._known_ends.pop(key, None)
 
     def _begins(self, start: QueueOffsets, ends: QueueOffsets) -> QueueOffsets:

@@ -100,7 +100,7 @@ class Damage:
         if self._fail:
             raise RecordError(
                 f"{self._path}: the record at log offset {start} cannot be read: {reason}. "
-                "failOnDataLoss=false leaves such records out"
+                "failOnDataLoss=false skips such records"
             )
         self._ranges.append((start, end))
         self.rows += rows
@@ -113,7 +113,7 @@ class Damage:
         shown = ", ".join(f"{start} to {end}" for start, end in self._ranges[:_SHOWN_MAX])
         more = len(self._ranges) - _SHOWN_MAX
         logger.warning(
-            "damaged records left out path=%s rows_at_least=%d bytes=%d log_offsets=%s reason=%s",
+            "damaged records skipped path=%s rows_at_least=%d bytes=%d log_offsets=%s reason=%s",
             self._path,
             max(self.rows, 1),
             sum(end - start for start, end in self._ranges),

@@ -181,7 +181,7 @@ def open_segment(segment: Segment, filesystem: pafs.FileSystem | None = None) ->
             opened = _Remote(filesystem, segment.path)
     except FileNotFoundError:
         raise CorruptionError(
-            f"{segment.path} is gone: deleted by retention since the read was planned?"
+            f"{segment.path} is missing; was it deleted by retention after the read was planned?"
         ) from None
     try:
         yield opened
@@ -246,7 +246,7 @@ def _written(
             )
             if fail_on_data_loss:
                 raise CorruptionError(problem)
-            logger.warning("segment left out: %s", problem)
+            logger.warning("segment skipped: %s", problem)
         else:
             written.append((segment, first[1]))
     return written

@@ -75,7 +75,7 @@ class StoreOptions:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ConfigError(f"option 'topicPattern' is no regular expression: {error}") from None
+                raise ConfigError(f"option 'topicPattern' is not a regular expression: {error}") from None
         starting, ending = number(options, "startingTimestamp"), number(options, "endingTimestamp")
         if starting is not None and ending is not None and starting >= ending:
             raise ConfigError(f"startingTimestamp {starting} is not before endingTimestamp {ending}")

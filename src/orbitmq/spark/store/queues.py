@@ -169,7 +169,7 @@ def positions_of(block: UnitBlock, decode: Rows) -> Iterator[pa.RecordBatch]:
     try:
         segments = list_segments(block.location)
     except ConfigError as error:
-        raise CorruptionError(f"{block.location} is gone: {error}") from None
+        raise CorruptionError(f"{block.location} is missing: {error}") from None
     done = 0
     for segment in segments:
         low, high = np.searchsorted(offsets, [segment.log_offset, segment.log_offset + segment.size_bytes])
@@ -185,6 +185,6 @@ def positions_of(block: UnitBlock, decode: Rows) -> Iterator[pa.RecordBatch]:
                 yield from decode(segment, view, part, part_ends)
     if done < len(offsets):
         raise CorruptionError(
-            f"{block.location}: {len(offsets) - done} records of {block.path} are gone: deleted by retention since "
-            f"the read was planned?"
+            f"{block.location}: {len(offsets) - done} records of {block.path} are missing; were they "
+            f"deleted by retention after the read was planned?"
         )

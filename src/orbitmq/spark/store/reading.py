@@ -80,7 +80,7 @@ def read_units(units: UnitBlock, options: StoreOptions, columns: Sequence[str]) 
     except CorruptionError as error:
         if options.fail_on_data_loss:
             raise
-        logger.warning("rows lost, the rest of the queue's file is left out: %s", error)
+        logger.warning("rows lost, skipping the rest of the queue file: %s", error)
     damage.tell()
 
 
@@ -207,7 +207,7 @@ def _check_end(block: Block, position: int, rest: memoryview, newest: ScannedRec
     problem = end.reason or ("zeroes" if end.kind is EndKind.ZEROES else end.kind.value)
     raise CorruptionError(
         f"{block.segment.path}: no record at log offset {log_base}: {problem}. "
-        f"Options: failOnDataLoss=false leaves out what cannot be read, splitSegments=false reads a segment "
+        f"Options: failOnDataLoss=false skips unreadable records, splitSegments=false reads a segment "
         f"from its beginning only"
     )
 

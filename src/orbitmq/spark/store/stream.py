@@ -97,7 +97,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report(self, problem: str) -> None:
         if self._options.fail_on_data_loss:
-            raise CorruptionError(f"{problem}. failOnDataLoss=false goes on")
+            raise CorruptionError(f"{problem}. failOnDataLoss=false continues")
         logger.warning("%s", problem)
 
     def _walked(self) -> dict[str, int]:

@@ -231,7 +231,7 @@ class IndexService:
             IndexFile.make(self._fs, self._next_path, self._slot_count, self._entry_count_max)
         except OSError as error:
             # The first key that needs the file tries again and reports the error.
-            logger.warning("next index file not made ahead path=%s error=%s", self._next_path, error)
+            logger.warning("next index file not preallocated path=%s error=%s", self._next_path, error)
             self._next_failed = True
         else:
             self._next_made = True

@@ -122,7 +122,7 @@ class CommitLog:
             while written < len(view):
                 count = self._pwrite(self.handle, view[written:], self.end - self.segment_start + written)
                 if count <= 0:
-                    raise OSError(errno.EIO, "the disk takes no more bytes")
+                    raise OSError(errno.EIO, "the disk accepts no more bytes")
                 written += count
 
     def _erase(self, size: int) -> None:
@@ -137,7 +137,7 @@ class CommitLog:
                     self._pwrite(self.handle, bytes(count), at)
             except OSError as error:
                 self.failed = f"a failed write at log offset {self.end} could not be undone: {error}"
-                logger.error("store stops taking writes reason=%s", self.failed)
+                logger.error("store stopped accepting writes reason=%s", self.failed)
                 return
 
     def roll(self) -> None:
@@ -236,7 +236,7 @@ class CommitLog:
         while written < len(data):
             count = self._pwrite(handle, memoryview(data)[written:], log_offset - start + written)
             if count <= 0:
-                raise OSError(errno.EIO, "the disk takes no more bytes")
+                raise OSError(errno.EIO, "the disk accepts no more bytes")
             written += count
         self._fs.sync_data(handle)
 

@@ -54,7 +54,7 @@ class SegmentList:
                 path = posixpath.join(directory, name)
                 start = offset_of_name(name)
                 if start is None:
-                    logger.warning("foreign file in the log directory left alone path=%s", path)
+                    logger.warning("unknown file in the log directory ignored path=%s", path)
                     continue
                 stat = fs.stat(path)
                 if stat is not None and not stat.is_directory:
@@ -233,6 +233,6 @@ def zero_range(fs: FileSystem, handle: int, start: int, end: int) -> None:
             while written < size:
                 count = fs.pwrite(handle, bytes(size - written), position + written)
                 if count <= 0:
-                    raise OSError(errno.EIO, "the disk takes no more bytes")
+                    raise OSError(errno.EIO, "the disk accepts no more bytes")
                 written += count
         position = fs.next_data(handle, position + size)

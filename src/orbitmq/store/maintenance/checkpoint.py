@@ -141,7 +141,7 @@ def believable(page: bytes) -> tuple[int, ...]:
         magic, *copied, checksum = COPY.unpack_from(page, COPY_AT)
         if magic == COPY_MAGIC and checksum == crc32(LONGS.pack(*copied)):
             if tuple(copied) != values:
-                logger.warning("checkpoint differs from its copy, smaller values taken values=%s", values)
+                logger.warning("checkpoint differs from its copy, using the smaller values values=%s", values)
             values = tuple(map(min, values, copied))
     return tuple(max(0, value) for value in values)
 

@@ -217,7 +217,7 @@ class Flusher:
 
     def _sync_failed(self, reason: str) -> None:
         self.failed = reason
-        logger.error("store stops taking writes reason=%s", reason)
+        logger.error("store stopped accepting writes reason=%s", reason)
         waiters, self._waiters = self._waiters, []
         for _, _, _, callback in waiters:
             callback(False)
@@ -329,7 +329,7 @@ class Flusher:
                 index_job()
         except OSError as error:
             ok = False
-            logger.error("queues not flushed; their checkpoint stays where it is error=%s", error)
+            logger.error("queues not flushed, checkpoint not advanced error=%s", error)
         self._tell(partial(self._queues_synced, epoch, target, store_ms, ok))
         yield
 
@@ -420,7 +420,7 @@ class Flusher:
             self._log.segments.make_file(start)
         except OSError as error:
             # The append that needs the file tries again and reports the error.
-            logger.warning("next segment not made ahead start=%d error=%s", start, error)
+            logger.warning("next segment not preallocated start=%d error=%s", start, error)
         yield
 
     def stop(self) -> None:

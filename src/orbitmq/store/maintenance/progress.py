@@ -73,7 +73,7 @@ class RecoveryProgress:
             self._stopped = True
             logger.warning("no more checkpoints in this recovery log_offset=%d error=%s", log_offset, error)
             return
-        logger.info("recovery goes on log_offset=%d", log_offset)
+        logger.info("recovery in progress log_offset=%d", log_offset)
 
     def _sync_queues(self) -> None:
         parts = self._parts

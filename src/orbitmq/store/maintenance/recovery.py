@@ -441,7 +441,7 @@ class Recovery:
             return
         self._progress.withdraw(self._report.start)
         for queue in broken:
-            logger.warning("consume queue is rebuilt topic=%s queue_id=%d", queue.topic, queue.queue_id)
+            logger.warning("rebuilding consume queue topic=%s queue_id=%d", queue.topic, queue.queue_id)
             queue.clear()
             self._report.rebuilt_queues.append((queue.topic, queue.queue_id))
         last_store_ms = self._last_store_ms
@@ -463,7 +463,7 @@ class Recovery:
         if offset >= self._claimed_end and not (by_time and self._last_store_ms < checkpoint.log_ms):
             if not is_empty:
                 self._report.cut_reason = reason or "no whole record"
-                logger.warning("torn end of the log is cut log_offset=%d reason=%s", offset, reason)
+                logger.warning("torn end of the log truncated log_offset=%d reason=%s", offset, reason)
             return None
         reason = reason or "zeros"
         known_end = str(self._claimed_end) if not by_time else f"store time {checkpoint.log_ms}"

@@ -93,13 +93,13 @@ class DiskGuard:
         if self.level is DiskLevel.FORBID and not self.writes_forbidden:
             self.writes_forbidden = True
             logger.error(
-                "messages are refused, the disk is too full used=%.1f%% limit=%.1f%%",
+                "sends refused, disk usage above the limit used=%.1f%% limit=%.1f%%",
                 100 * used,
                 100 * marks.forbid,
             )
         elif self.level < DiskLevel.FORCE and self.writes_forbidden:
             self.writes_forbidden = False
-            logger.warning("the disk has space again, messages are taken used=%.1f%%", 100 * used)
+            logger.warning("disk usage below the limit, sends accepted again used=%.1f%%", 100 * used)
         return self.level
 
 

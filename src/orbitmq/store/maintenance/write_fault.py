@@ -38,7 +38,7 @@ class WriteFault:
         self._count += 1
         self._at, self._log_end = now, log_end
         if not self.reason or now - self._told_at >= _REPEAT_S:
-            logger.error("messages are refused reason=%s log_end=%d refused=%d", reason, log_end, self._count)
+            logger.error("sends refused reason=%s log_end=%d refused=%d", reason, log_end, self._count)
             self._told_at = now
         self.reason = reason
 
@@ -48,6 +48,6 @@ class WriteFault:
             return
         written = log_end > self._log_end
         if written or (self._monotonic() - self._at >= QUIET_S and available_bytes() >= ROOM_BYTES):
-            logger.warning("the disk takes messages again log_end=%d refused=%d", log_end, self._count)
+            logger.warning("sends accepted again log_end=%d refused=%d", log_end, self._count)
             self.reason = ""
             self._count = 0

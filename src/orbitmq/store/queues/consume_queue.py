@@ -238,7 +238,7 @@ class ConsumeQueue:
             number, index = divmod(queue_offset, self._file_units)
             handle = self._handles.open(self._path(number))
             if self._fs.pwrite(handle, unit, index * UNIT_BYTES) != UNIT_BYTES:
-                raise OSError(28, f"queue file {self._path(number)} takes no unit")
+                raise OSError(28, f"queue file {self._path(number)} accepts no units")
             self.unsynced.add(number)
             self._ahead = b""
         if queue_offset == self.max_offset - 1:
@@ -264,7 +264,7 @@ class ConsumeQueue:
             del self.tail[: whole * UNIT_BYTES]
             self.tail_start += whole
             if written != count and whole == 0:
-                raise OSError(28, f"queue file {self._path(number)} takes no more units")
+                raise OSError(28, f"queue file {self._path(number)} accepts no more units")
 
     def start_at(self, queue_offset: int) -> None:
         """Start an empty queue at an offset above 0; the units before it in its file are written blank."""

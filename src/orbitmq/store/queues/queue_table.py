@@ -45,7 +45,7 @@ class QueueTable:
                     continue
                 queue = self.create(topic, int(name))
                 if not queue.load():
-                    logger.warning("consume queue unusable, to be rebuilt topic=%s queue_id=%s", topic, name)
+                    logger.warning("consume queue unusable, rebuilding it topic=%s queue_id=%s", topic, name)
                     queue.clear()
                     cleared.append(queue)
         return cleared

@@ -100,7 +100,7 @@ def repair(
             for one in report.ranges:
                 try:
                     if fetch is None:
-                        raise FetchFailed("no other broker was named to fetch it from")
+                        raise FetchFailed("no broker was given to fetch it from")
                     _repair_range(store, one, fetch, dry_run=dry_run)
                 except FetchFailed as error:
                     one.problem = str(error)
@@ -207,7 +207,7 @@ def _repair_range(store: OfflineStore, one: RepairedRange, fetch: Fetch, *, dry_
     high = after[-1].position + after[-1].size if after else one.end - base
     data = fetch(base + low, base + high)
     if len(data) != high - low:
-        raise FetchFailed(f"{len(data)} bytes came where {high - low} were asked for")
+        raise FetchFailed(f"{len(data)} bytes arrived instead of {high - low}")
 
     def agrees(record: ScannedRecord) -> bool:
         begin, end = record.position, record.position + record.size
@@ -216,12 +216,12 @@ def _repair_range(store: OfflineStore, one: RepairedRange, fetch: Fetch, *, dry_
     last = next((record for record in reversed(before) if agrees(record)), None)
     first = next((record for record in after if agrees(record)), None)
     if (before and last is None) or (after and first is None):
-        raise FetchFailed("the log of the other broker differs beside the damage: it is of another history")
+        raise FetchFailed("the other broker's log differs next to the damage, so it has another history")
     start = one.start - base if last is None else last.position + last.size
     end = one.end - base if first is None else first.position
     problem = _problem(data, start - low, end - low, base + low, ends_segment=end == size)
     if problem:
-        raise FetchFailed(f"the other broker has no whole records there either: {problem}")
+        raise FetchFailed(f"the other broker's records there are damaged too: {problem}")
     if not dry_run:
         _write(store.fs, segment, size, start, data[start - low : end - low])
     one.start, one.end, one.repaired = base + start, base + end, True

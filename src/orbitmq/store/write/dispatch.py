@@ -118,7 +118,7 @@ class Dispatcher:
         expected = queue.max_offset
         if queue_offset == 0 and not strict:
             logger.warning(
-                "topic was deleted and made again topic=%s queue_id=%d", queue.topic, queue.queue_id
+                "topic was deleted and recreated topic=%s queue_id=%d", queue.topic, queue.queue_id
             )
             queue.clear()
             return ""

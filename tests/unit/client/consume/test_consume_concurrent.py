@@ -142,4 +142,4 @@ def test_worker_survives_an_error_after_the_handler(caplog: pytest.LogCaptureFix
         await bench.close()
 
     asyncio.run(run())
-    assert [record.getMessage() for record in caplog.records] == ["worker failed and goes on"] * 3
+    assert [record.getMessage() for record in caplog.records] == ["worker failed and continues"] * 3

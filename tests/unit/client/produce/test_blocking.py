@@ -167,7 +167,7 @@ def test_answer_is_found_by_busy_wait_or_by_sleep(delay_s: float) -> None:
     ("sent", "error", "text"),
     [
         (b"", ConnectionLostError, "closed"),
-        (b"GET / HTTP/1.1\r\n\r\n", ConnectionLostError, "rubbish"),
+        (b"GET / HTTP/1.1\r\n\r\n", ConnectionLostError, "malformed"),
     ],
 )
 def test_bad_peers_end_a_call_with_the_reason(sent: bytes, error: type[Exception], text: str) -> None:
@@ -283,7 +283,7 @@ def test_reader_that_gives_up_leaves_the_reading_to_another() -> None:
         connection.close()
 
 
-@pytest.mark.parametrize(("sent", "text"), [(b"", "closed"), (b"GET / HTTP/1.1\r\n\r\n", "rubbish")])
+@pytest.mark.parametrize(("sent", "text"), [(b"", "closed"), (b"GET / HTTP/1.1\r\n\r\n", "malformed")])
 def test_bad_peer_of_a_shared_connection_ends_every_call_with_the_reason(sent: bytes, text: str) -> None:
     def serve(end: socket.socket) -> None:
         decoder = FrameDecoder()

@@ -386,7 +386,7 @@ def test_file_that_cannot_be_made_ahead_is_made_when_it_is_needed(caplog: pytest
     assert job is not None
     fs.fail_writes()
     job()
-    assert "not made ahead" in caplog.text
+    assert "not preallocated" in caplog.text
     assert fs.paths(DIRECTORY) == []
     assert index.next_file_job() is None  # not again and again
     fs.heal()

@@ -123,7 +123,7 @@ def test_peer_of_another_history_or_with_the_same_damage_changes_nothing() -> No
     same_damage = Peer(fs)
     done = repair(ROOT, same_damage.fetch, fs=fs)
     assert not done.ok
-    assert "no whole records there either" in done.ranges[0].problem
+    assert "records there are damaged too" in done.ranges[0].problem
     # Every record beside the damage differs in one byte: these are not the same logs.
     walk = OfflineStore(StoreConfig(root=ROOT), fs)
     content = bytearray(other.contents[whole.paths[1]])
@@ -231,7 +231,7 @@ def test_unit_is_repaired_beside_damage_in_the_log() -> None:
     fs.flip(f"{LOG}{0:020d}", bad + 4, 1)
     fs.flip(path, 5 * 20 + 7, 4)
     report = repair(ROOT, None, config(), fs=fs)
-    assert [one.problem for one in report.ranges] == ["no other broker was named to fetch it from"]
+    assert [one.problem for one in report.ranges] == ["no broker was given to fetch it from"]
     assert not report.ok
     assert queue_files(fs) == whole, "the unit of the damaged record is left as it is"
     assert repair(ROOT, peer.fetch, config(), fs=fs).ok
