@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from tests.sim.etcd import SimEtcd, SimEtcdClient
-from tests.sim.loop import PROCESS, Process, SimClock, SimLoop
+from tests.sim.loop import Process, SimClock, SimLoop
 from tests.sim.network import Network
 
 from orbitmq.broker.broker import Broker
@@ -93,8 +93,6 @@ class Machine:
         self.incarnation = 0
         self.on_damage: Callable[[], None] | None = None
         """Called a while after a start refused the log as damaged."""
-        self.boot = 1
-        """Counts how often the machine was switched on."""
 
     @property
     def running(self) -> bool:
@@ -144,7 +142,6 @@ class Machine:
                 return False
             return chance.randrange(SECTOR, PAGE, SECTOR) if page >= 0 and chance.random() < 0.2 else True
 
-        self.boot += 1
         if self.running:
             self._end(silent=True)
         self.fs = self.fs.power_cut(survives)
@@ -173,11 +170,6 @@ class World:
         self.machines[name] = machine
         return machine
 
-    def _boot_id(self) -> str:
-        """Of the machine whose process asks."""
-        host = current().host
-        return next(str(machine.boot) for machine in self.machines.values() if machine.host == host)
-
     @contextmanager
     def patched(self) -> Iterator[None]:
         """The few places that would touch the real machine."""
@@ -189,7 +181,6 @@ class World:
             ):
                 stack.enter_context(mock.patch(place, self.network.bind))
             stack.enter_context(mock.patch("orbitmq.store.maintenance.flush.SyncWorker", SimSyncWorker))
-            stack.enter_context(mock.patch("orbitmq.broker.failover.own_state.boot_id", self._boot_id))
             stack.enter_context(
                 mock.patch(
                     "orbitmq.broker.failover.coordinator.EtcdClient",
@@ -261,9 +252,3 @@ async def create_topic(address: str, topic: str, queue_count: int) -> None:
         assert answer.code == 0, answer.remark
     finally:
         await client.close()
-
-
-def current() -> Process:
-    process = PROCESS.get()
-    assert process is not None
-    return process

@@ -26,7 +26,6 @@ SKEW_MS: Final = 2_000
 """Largest difference between the clock of a member of a failover group and the true time."""
 COPY_BYTES: Final = 4096
 """Another broker has the record and some after it, on its disk."""
-CONFIRMED: Final = struct.Struct(">q")
 BODY_SIZE: Final = struct.Struct(">i")
 BODY_SIZE_AT: Final = 84
 """In a record with hosts of IPv4."""
@@ -122,6 +121,7 @@ def old_disk(sim: Simulation) -> None:
         if noted <= end:
             return  # what was acknowledged since the last note is not promised
         sim.kill(machine)
+        copy.boot = machine.fs.boot
         machine.fs = copy
         sim.note(f"disk of {machine.name} replaced, its log ends at {end}, acknowledged up to {noted}")
 
@@ -207,9 +207,6 @@ def _record_byte(sim: Simulation, machine: Machine) -> tuple[str, int] | None:
     copies = [other for other in sim.brokers if other is not machine and not sim.is_faulty(other)]
     if all(one.server is None or one.server.store.flushed_offset < log_offset + COPY_BYTES for one in copies):
         return None
-    checkpoint = machine.fs.content(f"{STORE}checkpoint") if machine.fs.paths(f"{STORE}checkpoint") else b""
-    if len(checkpoint) < 40 or log_offset + units[0][1] > CONFIRMED.unpack_from(checkpoint, 32)[0]:
-        return None  # after an unclean stop that would be taken for the torn end of the log
     body_bytes = BODY_SIZE.unpack_from(store.log_range(log_offset + BODY_SIZE_AT, BODY_SIZE.size))[0]
     segment, at = log_offset - log_offset % SEGMENT_BYTES, log_offset % SEGMENT_BYTES
     covered = (*range(12), *range(BODY_SIZE_AT, BODY_SIZE_AT + 4 + body_bytes))

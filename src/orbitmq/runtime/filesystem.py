@@ -16,6 +16,8 @@ import struct
 import sys
 from typing import Final, NamedTuple, Protocol
 
+from orbitmq.runtime.machine import boot_id
+
 __all__ = [
     "LOCAL_FILE_SYSTEM",
     "DiskUsage",
@@ -103,6 +105,9 @@ class FileSystem(Protocol):
 
     def disk_usage(self, path: str) -> DiskUsage: ...
 
+    def cache_id(self) -> str:
+        """An id of the page cache, which changes when unsynced writes may have been lost; empty when unknown."""
+
 
 class LocalFileSystem:
     """The local disk, with Linux calls."""
@@ -114,6 +119,7 @@ class LocalFileSystem:
     close = staticmethod(os.close)
     truncate = staticmethod(os.ftruncate)
     sync_data = staticmethod(getattr(os, "fdatasync", os.fsync))
+    cache_id = staticmethod(boot_id)
 
     def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> int:
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)

@@ -13,6 +13,7 @@ __all__ = [
     "BLANK_UNIT_SIZE",
     "FILE_NAME_DIGITS",
     "PAGE_BYTES",
+    "RECORD_EXTRA_BYTES",
     "SCHEDULE_TOPIC",
     "UNIT",
     "UNIT_BYTES",
@@ -28,6 +29,8 @@ BLANK_UNIT_SIZE: Final = 0x7FFFFFFF
 
 FILE_NAME_DIGITS: Final = 20
 PAGE_BYTES: Final = 4096
+RECORD_EXTRA_BYTES: Final = 128 << 10
+"""Maximum size of a record without its body: 32 KiB of properties, a topic, the header."""
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic of delayed messages; its units hold the due time in place of the tag code."""
 

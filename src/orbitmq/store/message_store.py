@@ -161,7 +161,7 @@ class MessageStore:
             parts.checkpoint.load()
             parts.deleted.load()
             parts.damage.load()
-            self.recovery = Recovery(parts, clean=clean).run()
+            self.recovery = Recovery(parts, clean=clean, cache_survived=self._abort.cache_survived).run()
             parts.checkpoint.flush()
             self._abort.create(process_id())
         except BaseException:

@@ -82,6 +82,8 @@ class FaultyFileSystem:
         self._durable_names: dict[str, _File] = {}
         self._changes: dict[str, list[_Change]] = {}
         self._directories: set[str] = {"/"}
+        self.boot = 1
+        """Counts power cuts of the machine."""
         self._open: dict[int, _Open] = {}
         self._next_handle = 1000
         self._locks: dict[str, int] = {}
@@ -160,6 +162,7 @@ class FaultyFileSystem:
                     else:
                         names[path] = file
         left = self._new()
+        left.boot += 1
         for path, file in names.items():
             left._put(path, self._survivor(path, file, keep))
         return left
@@ -351,6 +354,9 @@ class FaultyFileSystem:
         return DiskUsage(self.capacity_bytes, used, max(0, self.capacity_bytes - used))
 
     # Inside.
+    def cache_id(self) -> str:
+        return f"boot-{self.boot}"
+
     def _opened(self, handle: int, *, write: bool = False) -> _Open:
         opened = self._open.get(handle)
         if opened is None or (write and not opened.writable):
@@ -383,6 +389,7 @@ class FaultyFileSystem:
     def _new(self) -> FaultyFileSystem:
         left = FaultyFileSystem(capacity_bytes=self.capacity_bytes, clock=self._clock)
         left._directories = set(self._directories)
+        left.boot = self.boot
         return left
 
     def _put(self, path: str, file: _File) -> None:

@@ -15,7 +15,6 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.runtime.machine import boot_id
 from orbitmq.runtime.safe_file import SafeFile
 
 __all__ = ["UNKNOWN_EPOCH", "OwnState"]
@@ -42,7 +41,7 @@ class OwnState:
         """``is_empty``: the log has no bytes. ``was_clean``: the store was last closed cleanly. Raises
         ``CorruptionError``, ``OSError``."""
         self._file = file
-        self._boot = boot_id()
+        self._boot = file.fs.cache_id()
         found = file.load(_parse)
         kept = _Kept(0 if is_empty else UNKNOWN_EPOCH, "") if found is None else found
         if was_clean:

@@ -1,7 +1,8 @@
 """A store's two marker files: ``lock`` while a process has it open, ``abort`` until it was shut down cleanly.
 
-Both match Apache's to the byte, so either kind of broker respects the other's: byte 0 of ``lock`` carries an
-exclusive POSIX record lock, and ``abort`` (the process id as text) makes the next start recover thoroughly.
+Either kind of broker, ours or Apache's, respects the other's: byte 0 of ``lock`` carries an exclusive POSIX record
+lock, and ``abort`` makes the next start recover thoroughly. It holds the process id as text, and ours has a second
+line with the id of the page cache.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from orbitmq.store.errors import StoreLocked
 __all__ = ["AbortFile", "StoreLock", "is_locked"]
 
 LOCK_CONTENT: Final = b"lock"
+_CONTENT_BYTES: Final = 256
 
 
 class StoreLock:
@@ -82,11 +84,23 @@ class AbortFile:
         """Whether the last process did not shut down cleanly."""
         return self._fs.stat(self._path) is not None
 
+    @property
+    def cache_survived(self) -> bool:
+        """Whether the page cache still has everything that the last process wrote; False when that is unknown."""
+        if not self.exists:
+            return False
+        handle = self._fs.open(self._path)
+        try:
+            _, _, cache_id = self._fs.pread(handle, _CONTENT_BYTES, 0).partition(b"\n")
+        finally:
+            self._fs.close(handle)
+        return bool(cache_id) and cache_id == self._fs.cache_id().encode()
+
     def create(self, process_id: int) -> None:
         """Write the file and sync its directory entry, because the next start must see it after a power cut."""
         handle = self._fs.open(self._path, write=True, create=True)
         try:
-            text = str(process_id).encode()
+            text = f"{process_id}\n{self._fs.cache_id()}".encode()
             self._fs.truncate(handle, 0)
             self._fs.pwrite(handle, text, 0)
             self._fs.sync_data(handle)

@@ -8,7 +8,9 @@ Theory of operation
 3. The scan stops at the first position without a whole record. Segments are preallocated, so the bytes there cannot
    tell a torn write from corruption, but the checkpoint can. Everything it records as flushed was once completely on
    disk: a hole before that point is a ``CorruptionError`` that names the offset, and only an explicit option makes
-   recovery continue after the damage. A hole after that point is the torn tail of a crash and is cut off.
+   recovery continue after the damage. So is a hole after that point if the machine has not restarted since and the
+   bytes show that the hole was not left by an incomplete write (``store/log/torn_end.py``). Any other hole is the
+   torn tail of a crash and is cut off.
 4. The checkpoint advances during the scan (``RecoveryProgress``). After a crash the scan resumes after everything an
    earlier recovery has read and made durable, which may be in the middle of a segment.
 5. Everything after the end is zeroed: log, queue files, index. A later crash must not find stale data there.
@@ -36,7 +38,8 @@ from orbitmq.record.scan import EndKind, Scan, ScanEnd, ScannedRecord, scan
 from orbitmq.store.components import StoreParts
 from orbitmq.store.errors import StoreError
 from orbitmq.store.index.index_keys import index_keys
-from orbitmq.store.layout import UNIT
+from orbitmq.store.layout import RECORD_EXTRA_BYTES, UNIT
+from orbitmq.store.log.torn_end import complete_size, written_end
 from orbitmq.store.maintenance.progress import RecoveryProgress, filled_queue_count
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 
@@ -46,8 +49,6 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 8 << 20
 """The log is read in chunks of this size. That is fast, and an unreadable sector is an ``OSError``, not a signal."""
-RECORD_EXTRA_BYTES: Final = 128 << 10
-"""Maximum size of a record without its body: 32 KiB of properties, a topic, the header."""
 SAMPLE_BYTES: Final = 64 << 10
 TAILS_BYTES_MAX: Final = 64 << 20
 """Limit on queue units kept in memory when the disk is full; beyond it the store does not open."""
@@ -82,8 +83,10 @@ class RecoveryReport:
 class Recovery:
     """One recovery of one store. Leaves log, queues and index in agreement, or raises and cuts nothing."""
 
-    def __init__(self, parts: StoreParts, *, clean: bool) -> None:
+    def __init__(self, parts: StoreParts, *, clean: bool, cache_survived: bool = False) -> None:
+        """``cache_survived``: the page cache has everything that was written before the unclean stop."""
         self._parts = parts
+        self._cache_survived = cache_survived
         self._log = parts.log
         self._segments = parts.log.segments
         self._config = parts.config
@@ -460,18 +463,23 @@ class Recovery:
         if noted is not None and self._is_start(noted):
             return noted  # an operator has already chosen to continue without this part
         checkpoint, by_time = self._parts.checkpoint, self._by_time
-        if offset >= self._claimed_end and not (by_time and self._last_store_ms < checkpoint.log_ms):
+        if offset < self._claimed_end:
+            proof = f"it was flushed up to {self._claimed_end}"
+        elif by_time and self._last_store_ms < checkpoint.log_ms:
+            proof = f"it was flushed up to store time {checkpoint.log_ms}"
+        elif self._cache_survived and self._was_written(offset):
+            proof = "the machine has not restarted since the bytes there were written"
+        else:
             if not is_empty:
                 self._report.cut_reason = reason or "no whole record"
                 logger.warning("torn end of the log truncated log_offset=%d reason=%s", offset, reason)
             return None
         reason = reason or "zeros"
-        known_end = str(self._claimed_end) if not by_time else f"store time {checkpoint.log_ms}"
         if not self._config.recover_past_corruption:
             raise CorruptionError(
-                f"the log is damaged at offset {offset} ({reason}) although it was flushed up to {known_end}; "
-                "restore the store from a replica or a backup, or start with recoverPastCorruption=true to "
-                "serve what can still be read"
+                f"the log is damaged at offset {offset} ({reason}) although {proof}; "
+                "fetch the bytes from another broker of the group (orbitmq store repair --from), restore a backup, "
+                "or start with recoverPastCorruption=true to serve what can still be read"
             )
         following = self._find_record(offset)
         logger.error(
@@ -484,6 +492,19 @@ class Recovery:
         if following is None:
             self._report.cut_reason = reason
         return following
+
+    def _was_written(self, offset: int) -> bool:
+        """Whether a whole record was once written at an offset, or any record after it."""
+        segment_bytes = self._log.segment_bytes
+        position = offset % segment_bytes
+        if offset - position in self._segments:
+            handle = self._segments.handle(offset - position)
+            end = written_end(self._parts.fs, handle, position)
+            if complete_size(self._parts.fs.pread(handle, min(end - position, self._chunk_bytes), position)):
+                return True
+            if end == position and offset - position + segment_bytes not in self._segments:
+                return False
+        return self._find_record(offset) is not None
 
     def _find_record(self, offset: int) -> int | None:
         """Returns the next offset after ``offset`` with a whole record or an end-of-segment marker."""

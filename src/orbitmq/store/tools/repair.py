@@ -11,7 +11,7 @@ A range is one of:
 
 * bytes in the middle of a segment that are not a record, up to the next record;
 * the rest of a segment that ends without its marker although another segment follows;
-* the end of the log, if the checkpoint or a queue shows that it was longer.
+* the end of the log, if the checkpoint, a queue or the bytes themselves show that it was longer.
 
 Queue units that disagree with the log are then rewritten from it (``repair_queues``), which needs no other broker.
 Only if an earlier start skipped damage (``damagedRanges.json``) and all of it is repaired, queues and index lack the
@@ -32,8 +32,10 @@ from orbitmq.errors import OrbitError
 from orbitmq.record.scan import EndKind, ScanEnd, ScannedRecord, is_zero, scan
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
 from orbitmq.store.config import StoreConfig
+from orbitmq.store.layout import RECORD_EXTRA_BYTES
+from orbitmq.store.log.torn_end import complete_size
 from orbitmq.store.maintenance.checkpoint import Checkpoint
-from orbitmq.store.maintenance.lock_files import StoreLock
+from orbitmq.store.maintenance.lock_files import AbortFile, StoreLock
 from orbitmq.store.tools.offline import OfflineSegment, OfflineStore
 from orbitmq.store.tools.repair_queues import RepairedQueue, repair_queues
 from orbitmq.store.tools.verify import next_record
@@ -146,7 +148,9 @@ def find_damage(store: OfflineStore) -> list[RepairedRange]:
             reason = end.reason or "the segment ends without its marker"
             found.append(RepairedRange(start, end_offset, reason))
             continue
-        known_end = _known_end(store, segment)
+        known_end = max(
+            _known_end(store, segment), segment.start + _complete_end(store, segment, end.position)
+        )
         if known_end > start:
             found.append(RepairedRange(start, known_end, end.reason or "the end of the log is missing"))
         break
@@ -191,6 +195,15 @@ def _known_end(store: OfflineStore, last: OfflineSegment) -> int:
             if last.start <= log_offset and log_offset + size <= limit:
                 known = max(known, log_offset + size)
     return known
+
+
+def _complete_end(store: OfflineStore, last: OfflineSegment, position: int) -> int:
+    """Returns the end of a damaged last record, if it was written completely (see ``torn_end``); otherwise 0."""
+    if not AbortFile(store.fs, store.config.path("abort")).cache_survived:
+        return 0
+    view = store.view(last)
+    stop = min(len(view), position + store.config.message_bytes_max + RECORD_EXTRA_BYTES)
+    return position + complete_size(bytes(view[position:stop]).rstrip(b"\0"))
 
 
 # -- repairing ---------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from orbitmq.broker.failover import own_state
 from orbitmq.broker.failover.own_state import UNKNOWN_EPOCH, OwnState
 from orbitmq.runtime.machine import boot_id
 from orbitmq.runtime.safe_file import SafeFile
@@ -16,7 +15,7 @@ Boots = pytest.MonkeyPatch
 def opened(
     file: SafeFile, monkeypatch: Boots, *, boot: str, was_clean: bool, is_empty: bool = False
 ) -> OwnState:
-    monkeypatch.setattr(own_state, "boot_id", lambda: boot)
+    monkeypatch.setattr(file.fs, "cache_id", lambda: boot)
     return OwnState(file, is_empty=is_empty, was_clean=was_clean)
 
 

@@ -84,10 +84,13 @@ def test_abort_file_holds_the_process_id_and_survives_a_power_cut() -> None:
     assert not abort.exists
     abort.create(1234567)
     abort.create(89)
-    assert fs.content("/store/abort") == b"89"
+    assert fs.content("/store/abort") == b"89\nboot-1"
+    assert AbortFile(fs.kill(), "/store/abort").cache_survived
     left = fs.power_cut()
     assert AbortFile(left, "/store/abort").exists
+    assert not AbortFile(left, "/store/abort").cache_survived
     abort.remove()
     assert not abort.exists
     assert not AbortFile(fs.power_cut(), "/store/abort").exists
+    assert not abort.cache_survived
     assert fs.open_paths == []

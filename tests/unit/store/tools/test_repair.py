@@ -114,6 +114,23 @@ def test_whole_segment_of_zeros_is_put_back_and_the_end_of_the_log_as_far_as_it_
     assert verify(ROOT, fs=fs).ok
 
 
+@pytest.mark.parametrize("position", [2, 6, 9, 95], ids=["size", "magic", "checksum", "body"])
+def test_last_record_of_a_killed_broker_is_put_back_although_nothing_says_it_was_flushed(
+    position: int,
+) -> None:
+    fs = FaultyFileSystem()
+    opened = MessageStore(config(), fs=fs)
+    opened.open()
+    for number in range(3):
+        last = opened.append(message(number)).log_offset
+    fs = fs.kill()
+    peer = Peer(fs)
+    fs.flip(peer.paths[0], last + position, 0x10)
+    done = repair(ROOT, peer.fetch, fs=fs)
+    assert [(one.start, one.repaired) for one in done.ranges] == [(last, True)]
+    assert log_of(fs) == peer.contents
+
+
 def test_peer_of_another_history_or_with_the_same_damage_changes_nothing() -> None:
     fs = store()
     whole = Peer(fs)
