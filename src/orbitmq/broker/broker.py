@@ -250,7 +250,7 @@ class Broker:
         reasons = refusals(RequestServer.BROKER, {int(route.code) for route in routes})
         self.security.see(self.store, self.groups.configs, self.topics.configs, self.config)
         self.security.recheck(self._pull.waiters, self._pop.waiters, self._pop.notified)
-        sends = (self._send.read_ended, self.security.guard, self._send.append_pending)
+        sends = (self._send.read_ended, self.security.guard, self._append_pending)
         pulls = PullRuns(self._pull, self.store.reader, sends[1]).serve
         self.main_router = Router(routes, reasons, *sends, pulls)
         fast = Router([route for route in routes if route.fast_port], reasons, *sends)
@@ -460,6 +460,7 @@ class Broker:
 
     def _build_handlers(self, store_host: bytes) -> list[Route | RawRoute]:
         config = self.config
+        self._transaction_ends = TransactionHandlers(self.transactions)
         handlers = (
             ClientHandlers(
                 config=config,
@@ -487,13 +488,7 @@ class Broker:
                 puts=self.puts,
                 stats=self.stats,
             ),
-            TransactionHandlers(
-                config=config,
-                store=self.store,
-                transactions=self.transactions,
-                puts=self.puts,
-                clock=self._clock,
-            ),
+            self._transaction_ends,
             RecallHandlers(config=config, topics=self.topics, puts=self.puts, clock=self._clock),
             ReplyHandlers(
                 config=config,
@@ -763,6 +758,11 @@ class Broker:
         assert self._failed is not None
         return await asyncio.shield(self._failed)
 
+    def _append_pending(self) -> None:
+        """Append and answer the sends and commits of this turn."""
+        self._send.append_pending()
+        self._transaction_ends.append_pending()
+
     async def stop(self) -> None:
         """Stop in order, in about a second when nothing hangs, at most ten. Raises ``SaveRefused`` at the end."""
         if not self._started:
@@ -772,9 +772,9 @@ class Broker:
         await self._server.stop_accepting()
         self._pull.waiters.release_all()
         self._pop.release_all()
-        self._send.append_pending()
+        self._append_pending()
         await self._server.stop(wait_s=3.0)
-        self._send.append_pending()  # oneway requests buffered until the connections closed
+        self._append_pending()  # oneway requests buffered until the connections closed
         saves = LastSaves()
         if self.failover is not None:
             await saves.stop("failover.json", self.failover.stop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,12 +50,16 @@ class FakeConnection:
         self.waited_s = 0.0
         self.attachment: Any = None
         self.notices: list[tuple[int, dict[str, str]]] = []
+        self.sent: list[bytes] = []
         self.slow: Any = None
         """The answer that a handler will give later."""
 
     def notify(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
         assert not self.closed
         self.notices.append((code, encode_ext(header) if header is not None else {}))
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
 
     def start_slow_request(self, frame: Frame, answer: Any) -> bytes | None:
         self.slow = answer
@@ -100,10 +104,20 @@ class Asker:
         self._serialize_type = serialize_type
         self.connection = connection if connection is not None else peer()
 
-    def ask(self, code: int, header: Header | None = None, body: bytes = b"") -> Frame:
-        """The answer; there must be one."""
+    def ask(
+        self,
+        code: int,
+        header: Header | None = None,
+        body: bytes = b"",
+        *,
+        finish: Callable[[], None] | None = None,
+    ) -> Frame:
+        """The answer; there must be one. ``finish`` does what a handler puts off to the end of the turn."""
         ext = encode_ext(header) if header is not None else None
         answer = self.dispatch(encode_request(code, 7, ext, body, self._serialize_type))
+        if answer is None and finish is not None:
+            finish()
+            [answer] = FrameDecoder().feed(cast(FakeConnection, self.connection).sent.pop())
         assert answer is not None
         assert answer.opaque == 7
         return answer

@@ -31,7 +31,7 @@ from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import Appended, AppendedSend, NewMessage
 from orbitmq.transport.router import PARKED, Answer, Call, Reply
 
-__all__ = ["PENDING_ACKS_MAX", "Stored", "WritePath", "is_safe"]
+__all__ = ["PENDING_ACKS_MAX", "Stored", "WritePath", "as_safe", "is_safe"]
 
 PENDING_ACKS_MAX: Final = 10_000
 """Limit of unacknowledged appends; beyond it puts are refused."""
@@ -65,13 +65,17 @@ class WritePath:
     def put(self, message: NewMessage, kind: str = "") -> Stored:
         """Store one message created by the broker, for a waiting client. It is also counted under ``kind``.
 
-        Raises ``BrokerError`` if the message cannot be parked or too many acknowledgements are outstanding, and
-        ``StoreError``.
+        Raises like ``admit``, and ``StoreError``.
         """
+        message = self.admit(message)
+        return Stored(message, self.deliver((message,), kind)[0])
+
+    def admit(self, message: NewMessage) -> NewMessage:
+        """Returns a message created by the broker for a waiting client, in the form to store. Raises ``BrokerError``
+        if it cannot be parked or too many acknowledgements are outstanding."""
         if self.gate.waiting_count >= PENDING_ACKS_MAX:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
-        message = self.parking.of_broker(message)
-        return Stored(message, self.deliver((message,), kind)[0])
+        return self.parking.of_broker(message)
 
     def deliver(
         self, messages: Sequence[NewMessage], kind: str = "", *, counted: bool = True
@@ -148,7 +152,7 @@ class WritePath:
         """Send ``reply`` once everything before ``log_end`` is safe, or an error if it does not become safe."""
         if self.gate.immediate:
             return reply
-        self.when_safe(log_end, lambda code: call.reply(_as_safe(reply, code)))
+        self.when_safe(log_end, lambda code: call.reply(as_safe(reply, code)))
         return PARKED
 
     def answer_when_all_safe(self, call: Call[Any], reply: Reply) -> Answer:
@@ -156,7 +160,8 @@ class WritePath:
         return self.answer(call, self._store.max_log_offset, reply)
 
 
-def _as_safe(reply: Reply, code: int) -> Reply:
+def as_safe(reply: Reply, code: int) -> Reply:
+    """Returns the reply to a put whose response code is ``code``."""
     return reply if is_safe(code) else Reply(ResponseCode.SYSTEM_ERROR, ResponseCode(code).name)
 
 

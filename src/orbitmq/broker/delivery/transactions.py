@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -183,19 +183,28 @@ class Transactions:
 
     # -- begin and end ---------------------------------------------------------------------------------
 
-    def commit(self, half: Record) -> int:
-        """Deliver the message to its topic; returns the end of the log that must be safe before it is acknowledged.
+    def to_commit(self, half: Record) -> NewMessage | None:
+        """Returns the message to store for a commit; None if the transaction has ended already.
 
-        Raises ``StoreError``, ``BrokerError``, ``RecordError``.
+        Raises ``BrokerError``, ``RecordError``.
         """
         if self._over(half.queue_offset):
             logger.warning("transaction already ended half_offset=%d", half.queue_offset)
-            return self.store.max_log_offset
+            return None
         self._check_room()
-        stored = self.puts.put(as_committed(half), "transaction")
-        self._count_end(half, committed=True)
-        self._end(half.queue_offset)
-        return stored.end
+        return self.puts.admit(as_committed(half))
+
+    def commit(self, halves: Sequence[Record], messages: Sequence[NewMessage]) -> None:
+        """Deliver the messages of different transactions to their topics, all or none. Raises ``StoreError``."""
+        self.puts.deliver(messages, "transaction")
+        for half in halves:
+            self._count_end(half, committed=True)
+            self._end(half.queue_offset)
+
+    def places(self, half: Record) -> Sequence[int]:
+        """Returns every offset that producers may know the half message by."""
+        offset = half.queue_offset
+        return self._places.get(offset) or self._given_up.get(offset) or (offset,)
 
     def roll_back(self, half: Record) -> None:
         """End a transaction without delivering its message."""

@@ -38,6 +38,8 @@ from orbitmq.requests import RequestCode
 from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.types import Appended, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
+from orbitmq.wire.frame import FrameDecoder, encode_request
+from orbitmq.wire.header import encode_ext
 from orbitmq.wire.headers import (
     CheckTransactionStateRequest,
     EndTransactionRequest,
@@ -101,15 +103,8 @@ class Bench:
             await tasks.close()
 
         asyncio.run(begin())
-        self.asker = Asker(
-            TransactionHandlers(
-                config=self.config,
-                store=self.store,
-                transactions=self.transactions,
-                puts=self.puts,
-                clock=self.clock,
-            ).routes()
-        )
+        self.ends = TransactionHandlers(self.transactions, after_turn=lambda _work: None)
+        self.asker = Asker(self.ends.routes())
 
     def restart(self, *, killed: bool = False) -> None:
         if not killed:
@@ -140,7 +135,8 @@ class Bench:
             "from_transaction_check": asked,
             "msg_id": "m",
         }
-        return self.asker.ask(RequestCode.END_TRANSACTION, EndTransactionRequest(**(fields | changes))).code
+        header = EndTransactionRequest(**(fields | changes))
+        return self.asker.ask(RequestCode.END_TRANSACTION, header, finish=self.ends.append_pending).code
 
     def check(self, after_ms: int = 10_000) -> list[bytes]:
         """One round; returns the bodies asked about."""
@@ -306,6 +302,82 @@ def test_a_second_end_changes_nothing(bench: Bench) -> None:
     bench.transactions.flush_marks()
     assert bench.end(where, ROLLBACK) == ResponseCode.SUCCESS
     assert bench.bodies() == [b"x"]
+
+
+def put_off(bench: Bench, where: Appended, how: int) -> None:
+    """An end whose turn of the event loop is not over."""
+    header = EndTransactionRequest(
+        producer_group="PG",
+        tran_state_table_offset=where.queue_offset,
+        commit_log_offset=where.log_offset,
+        commit_or_rollback=how,
+        msg_id="m",
+    )
+    request = encode_request(RequestCode.END_TRANSACTION, where.queue_offset, encode_ext(header))
+    assert bench.asker.dispatch(request) is None
+
+
+def answers(bench: Bench) -> list[list[tuple[int, int]]]:
+    """Opaque and code of the answers of each write."""
+    sent = cast(Any, bench.asker.connection).sent
+    writes = [[(one.opaque, one.code) for one in FrameDecoder().feed(data)] for data in sent]
+    sent.clear()
+    return writes
+
+
+def test_commits_of_one_turn_are_appended_and_answered_together(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [bench.send(b"%d" % number) for number in range(3)]
+    appends: list[int] = []
+    append = bench.store.append_batch
+
+    def count(messages: list[NewMessage]) -> list[Appended]:
+        appends.append(len(messages))
+        return append(messages)
+
+    monkeypatch.setattr(bench.store, "append_batch", count)
+    for where in places:
+        put_off(bench, where, COMMIT)
+    assert (bench.bodies(), answers(bench)) == ([], [])
+    bench.ends.append_pending()
+    assert appends == [3]
+    assert bench.bodies() == [b"0", b"1", b"2"]
+    assert answers(bench) == [[(number, ResponseCode.SUCCESS) for number in range(3)]]
+
+
+def test_the_second_end_of_a_transaction_in_one_turn_changes_nothing(bench: Bench) -> None:
+    where, other = bench.send(b"a"), bench.send(b"b")
+    put_off(bench, where, COMMIT)
+    assert bench.end(where, COMMIT) == ResponseCode.SUCCESS
+    put_off(bench, other, COMMIT)
+    assert bench.end(other, ROLLBACK) == ResponseCode.SUCCESS
+    assert bench.bodies() == [b"a", b"b"]
+    assert answers(bench) == [[(0, ResponseCode.SUCCESS)], [(1, ResponseCode.SUCCESS)]]
+
+
+def test_one_commit_that_the_store_refuses_costs_no_other_of_its_turn(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = [bench.send(b"%d" % number) for number in range(3)]
+    append = bench.store.append_batch
+
+    def refuse_one(messages: list[NewMessage]) -> list[Appended]:
+        if any(message.body == b"1" for message in messages):
+            raise StoreUnavailable("no room")
+        return append(messages)
+
+    monkeypatch.setattr(bench.store, "append_batch", refuse_one)
+    for where in places:
+        put_off(bench, where, COMMIT)
+    bench.ends.append_pending()
+    assert bench.bodies() == [b"0", b"2"]
+    codes = {opaque: code for write in answers(bench) for opaque, code in write}
+    assert (codes[0], codes[2]) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
+    assert codes[1] != ResponseCode.SUCCESS
+    monkeypatch.undo()
+    assert bench.end(places[1], COMMIT) == ResponseCode.SUCCESS
+    assert bench.bodies() == [b"0", b"2", b"1"]
 
 
 def test_only_old_enough_messages_are_asked_about(bench: Bench) -> None:
