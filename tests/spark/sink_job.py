@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
@@ -20,8 +20,9 @@ from pyspark.sql.types import StructType
 from tests.spark.stream_job import short_session
 
 from orbitmq.spark.sink import commit as sink_commit
+from orbitmq.spark.sink import send as sink_send
+from orbitmq.spark.sink.bulk import ask_brokers
 from orbitmq.spark.sink.prepared import TransactionLog
-from orbitmq.spark.sink.send import SendSession
 from orbitmq.spark.sink.transactional import TransactionalStreamWriter
 from orbitmq.spark.sink.writers import stream_writer
 from orbitmq.spark.source.topic_source import RocketmqSource
@@ -60,6 +61,14 @@ def dying_after(work: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def dying_midway(ask: Callable[..., Any]) -> Callable[..., Any]:
+    def call(asks: Sequence[Any], *arguments: Any) -> Any:
+        ask(asks[:ROWS_BEFORE], *arguments)
+        die()
+
+    return call
+
+
 class DyingWriter(TransactionalStreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         from pyspark import TaskContext
@@ -67,7 +76,7 @@ class DyingWriter(TransactionalStreamWriter):
         context = TaskContext.get()
         assert context is not None
         if POINT == "preparing" and context.getLocalProperty("streaming.sql.batchId") == str(BATCH):
-            SendSession.half = counted(SendSession.half, ROWS_BEFORE)  # type: ignore[method-assign]  # a fault
+            vars(sink_send)["ask_brokers"] = dying_midway(ask_brokers)  # a fault
         return super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -77,7 +86,7 @@ class DyingWriter(TransactionalStreamWriter):
             if POINT == "decided":
                 TransactionLog.decide = dying_after(TransactionLog.decide)  # type: ignore[method-assign]  # a fault
             if POINT == "committing":
-                sink_commit._end = counted(sink_commit._end, ROWS_BEFORE)  # a fault
+                vars(sink_commit)["ask_brokers"] = dying_midway(ask_brokers)  # a fault
             if POINT == "committed":
                 TransactionLog.finish = counted(TransactionLog.finish, 0)  # type: ignore[method-assign]  # a fault
             if POINT == "done":

@@ -18,6 +18,7 @@ from tests.spark.test_sink_transactional import bodies
 from orbitmq.client.message import ReceivedMessage, TransactionState
 from orbitmq.client.options import ProducerOptions
 from orbitmq.errors import RequestTimeoutError
+from orbitmq.spark.options import Access
 from orbitmq.spark.sink.commit import BATCH_PROPERTY, Committer, batch_mark, end_all, roll_back
 from orbitmq.spark.sink.prepared import Decision, Half, TransactionLog, pack, unpack
 from orbitmq.spark.sink.send import HalfRow, SendSession, SinkClient
@@ -60,20 +61,22 @@ class CountingCommitter(Committer):
 
 
 def committer(target: Target) -> CountingCommitter:
-    return CountingCommitter(GROUP, target.name_server, ProducerOptions(send_timeout_s=10), {})
+    return CountingCommitter(GROUP, Access(target.name_server), ProducerOptions(send_timeout_s=10), {})
 
 
 def prepare(target: Target, query: str, batch: int) -> list[Half]:
     """Half messages as a task stores them."""
-    client = SinkClient(GROUP, target.name_server, ProducerOptions(send_timeout_s=10), member=False)
+    client = SinkClient(GROUP, Access(target.name_server), ProducerOptions(send_timeout_s=10), member=False)
     try:
         session = SendSession(client, 30, 16)
+        rows = []
         for number in range(ROWS):
             key = f"{query}-{batch}-{number}"
             pairs = {"UNIQ_KEY": key, "TRAN_MSG": "true", "PGROUP": GROUP}
             pairs[BATCH_PROPERTY] = batch_mark(query, batch)
             text = "".join(f"{name}\x01{value}\x02" for name, value in pairs.items())
-            session.half(HalfRow(number, key.encode(), text.encode(), key), target.topic, None)
+            rows.append(HalfRow(number, key.encode(), text.encode(), key))
+        session.store_halves(rows, target.topic, None)
         session.finish()
         return session.halves
     finally:
@@ -98,7 +101,7 @@ def test_second_driver_commits_what_the_first_one_left_and_questions_roll_back_t
     try:
         log.decide("q", 0, Decision(halves, first.ends(halves)))
         assert log.decided() == {"q": 0}
-        assert first.loop.run(end_all(first, halves[:25], TransactionState.COMMIT)) == []
+        assert end_all(first, halves[:25], TransactionState.COMMIT) == []
     finally:
         first.close()
     second = committer(servers)

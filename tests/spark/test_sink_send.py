@@ -17,6 +17,7 @@ from orbitmq.client.produce.sender import Outgoing
 from orbitmq.client.sync import PullConsumer
 from orbitmq.errors import ConnectionLostError, NoPermission, RequestTimeoutError
 from orbitmq.model.route import MessageQueue
+from orbitmq.spark.options import Access
 from orbitmq.spark.sink.place import RowSender
 from orbitmq.spark.sink.rows import RowKeys, encode_rows, key_prefix
 from orbitmq.spark.sink.send import QueueTally, SendSession, SinkClient
@@ -38,7 +39,7 @@ def ports() -> tuple[int, int]:
 @pytest.fixture
 def client(ports: tuple[int, int]) -> Iterator[SinkClient]:
     options = ProducerOptions(send_timeout_s=1.0, connect_timeout_s=0.5, call_timeout_s=0.5)
-    made = SinkClient("sink-send-test", f"127.0.0.1:{ports[1]}", options)
+    made = SinkClient("sink-send-test", Access(f"127.0.0.1:{ports[1]}"), options)
     yield made
     made.close()
 

@@ -194,6 +194,10 @@ def test_what_cannot_work_is_told_with_its_path(changes: dict[str, Any], text: s
             {"kind": "sql", "query": "SELECT 1"},
             "steps[0].query: it names none of the relations before it: orders",
         ),
+        (
+            {"kind": "sql", "query": "SELECT * FROM oders"},
+            "steps[0].query: it names none of the relations before it: orders (did you mean 'orders'?)",
+        ),
         ({"kind": "deduplicate"}, "steps[0].within: a stream cannot remember"),
         ({"kind": "deduplicate", "within": "a while"}, "steps[0].within: 'a while' is not a duration"),
         ({"kind": "watermark", "delay": "10"}, "steps[0].delay: '10' is not a duration"),

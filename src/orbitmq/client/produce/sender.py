@@ -43,7 +43,7 @@ from orbitmq.model.route import MessageQueue
 from orbitmq.record.compression import compress_body
 from orbitmq.record.properties import encode_properties
 from orbitmq.requests import RequestCode
-from orbitmq.wire.frame import Frame
+from orbitmq.wire.frame import Frame, encode_binary_fields
 from orbitmq.wire.headers.send import send_ext
 
 __all__ = ["Attempted", "Outgoing", "SendContext", "SendHook", "Sender"]
@@ -600,7 +600,9 @@ class Sender:
         return fields if credentials is None else sign(fields, outgoing.body, credentials)
 
     def binary_fields(self, outgoing: Outgoing, queue: MessageQueue) -> bytes:
-        """The extension fields of a send in the binary form."""
+        """The extension fields of a send in the binary form, signed if there are keys."""
+        if self._options.credentials is not None:
+            return encode_binary_fields(self._fields(outgoing, queue))
         return encode_send_fields(
             self._origin,
             SendTarget(outgoing.topic, queue.broker_name, queue.queue_id),

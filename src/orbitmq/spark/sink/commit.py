@@ -18,11 +18,10 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from orbitmq.client.callables import UserCalls
@@ -31,14 +30,18 @@ from orbitmq.client.options import ProducerOptions
 from orbitmq.client.produce.transactions import Transactions
 from orbitmq.client.settings import ClientSettings
 from orbitmq.client.sync import PullConsumer
-from orbitmq.errors import OrbitError, RequestTimeoutError
+from orbitmq.codes import ResponseCode
+from orbitmq.errors import OrbitError, RequestTimeoutError, SystemBusy, error_for_code
 from orbitmq.model.route import MessageQueue
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.spark.connections import DEFAULT_GROUP
+from orbitmq.spark.options import Access
+from orbitmq.spark.sink.bulk import Ask, ask_brokers
 from orbitmq.spark.sink.prepared import Decision, Half
 from orbitmq.spark.sink.send import SinkClient
 from orbitmq.transport.router import RawRoute, Route
+from orbitmq.wire.frame import encode_binary_fields
 from orbitmq.wire.headers import CheckTransactionStateRequest, EndTransactionRequest
 
 __all__ = ["BATCH_PROPERTY", "Committer", "batch_mark", "end_all", "roll_back"]
@@ -49,9 +52,11 @@ BATCH_PROPERTY: Final = "SPARK_BATCH"
 """Property of a half message that names its query and micro-batch."""
 SETTLE_S: Final = 3.0
 """How long requests of a dead driver may take to be executed."""
-IN_FLIGHT: Final = 256
+_BUSY_PAUSE_S: Final = 0.1
 CALL_TIMEOUT_S: Final = 10.0
 _PULL_COUNT: Final = 1000
+_PART: Final = 10_000
+"""The most half messages to end together; bounds the memory of their requests."""
 
 
 def batch_mark(query: str, batch: int) -> str:
@@ -63,15 +68,14 @@ class Committer(SinkClient):
     """Commits or rolls back half messages for a driver, and answers brokers that check them."""
 
     def __init__(
-        self, group: str, name_servers: str, options: ProducerOptions, settings: ClientSettings
+        self, group: str, access: Access, options: ProducerOptions, settings: ClientSettings
     ) -> None:
         self._settings = settings
-        self._servers = name_servers
         self._over: dict[str, int] = {}
         """The last finished micro-batch of each query."""
         self._reader: PullConsumer | None = None
         self._lock = threading.Lock()
-        super().__init__(group, name_servers, options)
+        super().__init__(group, access, options)
 
     async def _open(self) -> None:
         await super()._open()
@@ -121,7 +125,7 @@ class Committer(SinkClient):
     def _pulls(self) -> PullConsumer:
         with self._lock:
             if self._reader is None:
-                self._reader = PullConsumer(DEFAULT_GROUP, self._servers, **self._settings)
+                self._reader = PullConsumer(DEFAULT_GROUP, self.access.name_servers, **self._settings)
                 self._reader.start()
             return self._reader
 
@@ -168,7 +172,7 @@ class Committer(SinkClient):
                 if doubtful:
                     threading.Event().wait(SETTLE_S)
                     missing = self._not_committed(decision, missing)
-                failed = self.loop.run(end_all(self, missing, TransactionState.COMMIT))
+                failed = end_all(self, missing, TransactionState.COMMIT)
             except OrbitError as error:  # the queues could not be read
                 failed = [(half, error) for half in missing]
             total += len(missing) - len(failed)
@@ -182,7 +186,11 @@ class Committer(SinkClient):
                     f"They are decided: the query commits them when it starts again"
                 )
             logger.warning("commits failed count=%d error=%s", len(failed), failed[0][1])
-            missing, doubtful = [half for half, _ in failed], True
+            missing = [half for half, _ in failed]
+            # A busy broker has refused the commit, so it cannot have happened.
+            doubtful = not all(isinstance(error, SystemBusy) for _, error in failed)
+            if not doubtful:
+                threading.Event().wait(_BUSY_PAUSE_S)
 
     def _not_committed(self, decision: Decision, halves: Sequence[Half]) -> list[Half]:
         found = self.committed(decision.starts, frozenset(half.key for half in halves))
@@ -198,58 +206,88 @@ class Committer(SinkClient):
 def roll_back(client: SinkClient, halves: Sequence[Half]) -> None:
     """Rolls back half messages. Brokers that do not receive this drop them later."""
     try:
-        failed = client.loop.run(end_all(client, halves, TransactionState.ROLLBACK))
+        failed = end_all(client, halves, TransactionState.ROLLBACK)
     except OrbitError as error:
         failed = [(half, error) for half in halves]
     if failed:
         logger.info("half messages not rolled back count=%d error=%s", len(failed), failed[0][1])
 
 
-async def end_all(
+def end_all(
     client: SinkClient, halves: Sequence[Half], state: TransactionState
 ) -> list[tuple[Half, OrbitError]]:
     """Commits or rolls back; returns the half messages that failed. Rows with a chosen queue are committed one at a
-    time, in order."""
-    placed: dict[tuple[str, str, int], list[Half]] = defaultdict(list)
+    time, in order, up to the first that fails."""
+    ends = _Ends(client, state)
+    lanes: dict[MessageQueue, list[Half]] = defaultdict(list)
     free: list[Half] = []
     for half in halves:
         if half.placed and state is TransactionState.COMMIT:
-            placed[half.topic, half.broker, half.queue_id].append(half)
+            lanes[half.queue].append(half)
         else:
             free.append(half)
-    failed: list[tuple[Half, OrbitError]] = []
-    for topic in {half.topic for half in halves}:
-        await client.sender.pick(topic)
-
-    async def work(lane: Iterator[Half]) -> None:
-        for half in lane:
-            try:
-                await _end(client, half, state)
-            except OrbitError as error:
-                failed.append((half, error))
-
-    lanes = [iter(sorted(lane, key=lambda half: (half.partition, half.row))) for lane in placed.values()]
-    shared = iter(free)
-    lanes += [shared] * min(IN_FLIGHT, len(free))
-    await asyncio.gather(*(work(lane) for lane in lanes))
-    for topic in {half.topic for half, _ in failed}:
+    topics = {half.topic for half in halves}
+    for topic in topics:
+        client.queues(topic)  # finds the route
+    for start in range(0, len(free), _PART):
+        ends.send(free[start : start + _PART])
+    for lane in lanes.values():
+        lane.sort(key=lambda half: (half.partition, half.row), reverse=True)
+    while lanes:
+        stopped = {half.queue: error for half, error in ends.send([lane.pop() for lane in lanes.values()])}
+        for queue, error in stopped.items():
+            ends.failed += [(half, error) for half in lanes[queue]]
+        lanes = defaultdict(list, {q: lane for q, lane in lanes.items() if lane and q not in stopped})
+    for topic in {half.topic for half, _ in ends.failed}:
         try:
-            await client.instance.book.refresh(topic)
+            client.loop.run(client.instance.book.refresh(topic))
         except OrbitError as error:
             logger.info("route not refreshed topic=%s error=%s", topic, error)
-    return failed
+    return ends.failed
 
 
-async def _end(client: SinkClient, half: Half, state: TransactionState) -> None:
-    header = EndTransactionRequest(
-        producer_group=client.group,
-        tran_state_table_offset=half.half_offset,
-        commit_log_offset=half.log_offset,
-        commit_or_rollback=state.value,
-        msg_id=half.key,
-        transaction_id=half.key,
-        topic=half.topic,
-        broker_name=half.broker,
-    )
-    address = client.instance.master(half.broker)
-    await client.instance.ask(address, RequestCode.END_TRANSACTION, header, timeout_s=CALL_TIMEOUT_S)
+class _Ends:
+    """Sends the ends of half messages. Passes over a broker that did not answer."""
+
+    def __init__(self, client: SinkClient, state: TransactionState) -> None:
+        self._client = client
+        self._state = state
+        self._down: dict[str, OrbitError] = {}
+        self.failed: list[tuple[Half, OrbitError]] = []
+
+    def send(self, halves: Sequence[Half]) -> list[tuple[Half, OrbitError]]:
+        """Returns the half messages that failed, and notes them."""
+        failed: list[tuple[Half, OrbitError]] = []
+        sent: list[Half] = []
+        asks: list[Ask] = []
+        for half in halves:
+            try:
+                if half.broker in self._down:
+                    raise self._down[half.broker]
+                asks.append(self._ask(half))
+                sent.append(half)
+            except OrbitError as error:
+                failed.append((half, error))
+        for half, outcome in zip(sent, ask_brokers(asks, self._client.access, CALL_TIMEOUT_S), strict=True):
+            if isinstance(outcome, OrbitError):
+                self._down[half.broker] = outcome
+                failed.append((half, outcome))
+            elif outcome.code != ResponseCode.SUCCESS:
+                failed.append((half, error_for_code(outcome.code, outcome.remark)))
+        self.failed += failed
+        return failed
+
+    def _ask(self, half: Half) -> Ask:
+        header = EndTransactionRequest(
+            producer_group=self._client.group,
+            tran_state_table_offset=half.half_offset,
+            commit_log_offset=half.log_offset,
+            commit_or_rollback=self._state.value,
+            msg_id=half.key,
+            transaction_id=half.key,
+            topic=half.topic,
+            broker_name=half.broker,
+        )
+        instance = self._client.instance
+        fields = encode_binary_fields(instance.fields(header))
+        return Ask(instance.master(half.broker), RequestCode.END_TRANSACTION, fields)

@@ -179,9 +179,14 @@ class RowSender:
         for name, of_topic in self._by_topic(rows):
             topic = self._client.sender.wire_topic(name)
             for queue, chosen in self._by_queue(rows, topic, of_topic):
-                for at in chosen.tolist():
-                    row = HalfRow(rows.first_row + at, bodies[at], properties[at] + self._half, keys[at])
-                    self._session.half(row, topic, queue)
+                self._session.store_halves(
+                    [
+                        HalfRow(rows.first_row + at, bodies[at], properties[at] + self._half, keys[at])
+                        for at in chosen.tolist()
+                    ],
+                    topic,
+                    queue,
+                )
 
     def _send_single(self, topic: str, rows: EncodedRows, queue: MessageQueue | None) -> None:
         levels = _numbers(rows, "delay_level")

@@ -136,7 +136,7 @@ class SinkPlan:
                 **client_settings(self.options),
             )
             # In a group with half messages only the driver is a member, so that brokers check with it.
-            return SinkClient(self.group, found.name_servers, producer, member=not self.transactional)
+            return SinkClient(self.group, found, producer, member=not self.transactional)
 
         return sink_client((found, self.group, self.message_bytes_max, self.transactional), make)
 

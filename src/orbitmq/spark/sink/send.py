@@ -30,6 +30,8 @@ from orbitmq.record.ids import parse_offset_message_id
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.runtime.machine import process_id
+from orbitmq.spark.options import Access
+from orbitmq.spark.sink.bulk import Ask, ask_brokers
 from orbitmq.spark.sink.prepared import Half
 from orbitmq.transport.router import RawRoute, Route
 from orbitmq.wire.bodies import ConsumerData, ProducerData
@@ -81,19 +83,17 @@ class QueueTally:
 class SinkClient:
     """A producer's connections on their own loop. Lives as long as the worker process."""
 
-    def __init__(
-        self, group: str, name_servers: str, options: ProducerOptions, *, member: bool = True
-    ) -> None:
+    def __init__(self, group: str, access: Access, options: ProducerOptions, *, member: bool = True) -> None:
         self.group = group
+        self.access = access
         self._member = member
         """Whether brokers see it as a member of its group. They check half messages with any member."""
         self.options = options
         self.loop = LoopThread()
-        self._name_servers = name_servers
         self.loop.run(self._open())
 
     async def _open(self) -> None:
-        self.instance = ClientInstance(self, self._name_servers, self.options, clock=SYSTEM_CLOCK)
+        self.instance = ClientInstance(self, self.access.name_servers, self.options, clock=SYSTEM_CLOCK)
         self.sender = Sender(self.instance, self.group, self.options)
         self.instance.start(self._routes())
 
@@ -161,6 +161,7 @@ class SendSession:
     partition: int = 0
     halves: list[Half] = field(default_factory=list)
     """Stored half messages."""
+    _turn: int = 0
 
     def batch(
         self, topic: str, entries: bytes, rows: int, body_bytes: int, queue: MessageQueue | None
@@ -176,16 +177,58 @@ class SendSession:
         outgoing = Outgoing(topic, body, properties + _BATCH_PROPERTIES, "")
         self._start(outgoing, 1, len(body), queue)
 
-    def half(self, row: HalfRow, topic: str, queue: MessageQueue | None) -> None:
-        """Stores one row as a half message, which consumers do not see."""
-        outgoing = Outgoing(
-            topic,
-            row.body,
-            row.properties + _BATCH_PROPERTIES,
-            row.key,
-            sys_flag=int(SysFlag.TRANSACTION_PREPARED),
-        )
+    def store_halves(self, rows: Sequence[HalfRow], topic: str, queue: MessageQueue | None) -> None:
+        """Stores rows as half messages, which consumers do not see. The order of half messages does not matter,
+        because rows of one queue are ordered when they are committed.
+
+        The first attempt is made here, for all rows together. Rows that fail are retried one by one on the loop.
+        """
+        with self._changed:
+            self._wait_until(lambda: True)  # raises an earlier failure
+        sender, master = self.client.sender, self.client.instance.master
+        queues = self.client.queues(topic)
+        self._turn += 1
+        sent: list[tuple[HalfRow, Outgoing, MessageQueue]] = []
+        asks: list[Ask] = []
+        for number, row in enumerate(rows, self._turn):
+            outgoing = _half_message(row, topic)
+            target = queue or queues[number % len(queues)]
+            try:
+                address = master(target.broker_name)
+            except OrbitError:  # the retry finds a queue whose broker has a master
+                self._retry_half(outgoing, row, queue)
+                continue
+            sent.append((row, outgoing, target))
+            asks.append(Ask(address, outgoing.code, sender.binary_fields(outgoing, target), row.body))
+        outcomes = ask_brokers(asks, self.client.access, self.client.options.send_timeout_s)
+        for (row, outgoing, target), outcome in zip(sent, outcomes, strict=True):
+            try:
+                if isinstance(outcome, OrbitError):
+                    raise outcome
+                self._note_half(row, sender.result(outgoing, target, outcome), placed=queue is not None)
+            except OrbitError:
+                self._retry_half(outgoing, row, queue)
+
+    def _retry_half(self, outgoing: Outgoing, row: HalfRow, queue: MessageQueue | None) -> None:
         self._begin(len(row.body), lambda weight: self._send_half(outgoing, row, queue, weight))
+
+    def _note_half(self, row: HalfRow, result: SendResult, *, placed: bool) -> None:
+        place = result.queue
+        log_offset = parse_offset_message_id(result.offset_message_id).log_offset
+        half = Half(
+            place.topic,
+            place.broker_name,
+            place.queue_id,
+            result.queue_offset,
+            log_offset,
+            row.key,
+            placed,
+            self.partition,
+            row.number,
+        )
+        with self._changed:
+            self.halves.append(half)
+            self._count(msgspec.structs.replace(result, queue_offset=-1), 1, len(row.body))
 
     def _start(self, outgoing: Outgoing, rows: int, body_bytes: int, queue: MessageQueue | None) -> None:
         size = _WHOLE_BYTES if outgoing.batch else len(outgoing.body)
@@ -228,25 +271,9 @@ class SendSession:
     ) -> None:
         failure: BaseException | None = None
         try:
-            # The order of half messages does not matter, because rows of one queue are ordered when they are
-            # committed.
             result = await self._until_stored(outgoing, queue)
             if result is not None:
-                place = result.queue
-                log_offset = parse_offset_message_id(result.offset_message_id).log_offset
-                half = Half(
-                    outgoing.topic,
-                    place.broker_name,
-                    place.queue_id,
-                    result.queue_offset,
-                    log_offset,
-                    row.key,
-                    queue is not None,
-                    self.partition,
-                    row.number,
-                )
-                self.halves.append(half)
-                self._count(msgspec.structs.replace(result, queue_offset=-1), 1, len(row.body))
+                self._note_half(row, result, placed=queue is not None)
         except BaseException as error:
             failure = error
             if not isinstance(error, Exception):
@@ -315,13 +342,18 @@ class SendSession:
         return None
 
     def _count(self, result: SendResult, rows: int, body_bytes: int) -> None:
-        """Call only on the loop."""
+        """Call only on the loop; for half messages only with the lock held."""
         queue, first = result.queue, result.queue_offset
         key = (queue.topic, queue.broker_name, queue.queue_id)
         tally = self.tallies.setdefault(key, QueueTally())
         not_safe = 0 if result.status is SendStatus.OK else rows
         last = first + rows - 1 if first >= 0 else -1
         tally.add(QueueTally(rows, body_bytes, first, last, not_safe))
+
+
+def _half_message(row: HalfRow, topic: str) -> Outgoing:
+    properties = row.properties + _BATCH_PROPERTIES
+    return Outgoing(topic, row.body, properties, row.key, sys_flag=int(SysFlag.TRANSACTION_PREPARED))
 
 
 def _worth_another_try(error: OrbitError) -> bool:

@@ -34,7 +34,7 @@ def committer(plan: SinkPlan) -> Committer:
 
     def make() -> Committer:
         options = ProducerOptions(send_timeout_s=ATTEMPT_TIMEOUT_S, **settings)
-        return Committer(plan.group, found.name_servers, options, settings)
+        return Committer(plan.group, found, options, settings)
 
     client = sink_client((found, plan.group, "committer"), make)
     assert isinstance(client, Committer)
