@@ -114,7 +114,7 @@ def test_topic_is_created_changed_and_deleted(page: Page) -> None:
     page.locator("details[open]").get_by_role("button", name="Preview").click()
     page.get_by_label(re.compile("to go on")).fill("another")
     page.locator(".confirm button[type=submit]").click()
-    expect(page.locator(".confirm")).to_contain_text("That is not the name")
+    expect(page.locator(".confirm")).to_contain_text("The name does not match")
     confirm(page, typed="made-here")
     expect(page.locator(".note.good")).to_contain_text("deleted")
     page.goto("/audit")

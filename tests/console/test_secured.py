@@ -113,7 +113,7 @@ def test_users_and_rules_are_made_changed_and_deleted(browser: Browser, secured:
         expect(rules).to_contain_text("127.0.0.1")
         page.get_by_role("button", name=re.compile("Delete rule of User:app")).click()
         confirm(page)
-        expect(page.locator("main")).to_contain_text("There is no rule")
+        expect(page.locator("main")).to_contain_text("No rules")
         page.get_by_text("Create or change a user").click()
         form = page.locator("details[open]")
         form.locator("input[name=username]").fill("app")

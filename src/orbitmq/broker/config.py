@@ -604,7 +604,7 @@ class BrokerConfig(TableLimits):
     metrics_host: str = option(
         "127.0.0.1",
         apache="metricsPromExporterHost",
-        doc="Address the metrics listen on. Apache takes brokerIP1; ours stay on the machine unless told otherwise.",
+        doc="Address the metrics listen on. Apache takes brokerIP1; ours stay on the machine by default.",
     )
     metrics_token: str = option(
         "",

@@ -52,10 +52,10 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
 @click.option("--ours-only", is_flag=True, help="Leave Apache RocketMQ out.")
 @click.option("--seconds", type=float, help="Measured time of each load, where a benchmark has one.")
 def bench_command(part: str, json_file: Path | None, ours_only: bool, seconds: float | None) -> None:
-    """Measure; beside Apache RocketMQ where Java is present.
+    """Run the benchmarks, compared with Apache RocketMQ where Java is present.
 
-    Run it from the source tree, on a machine that does nothing else. The figures are written to
-    build/bench/PART.json unless --json names another file.
+    Run it from the source tree, on an idle machine. Results are written to build/bench/PART.json unless --json
+    names another file.
     """
     root = _source_tree()
     sys.path.insert(0, str(root))

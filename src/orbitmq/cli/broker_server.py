@@ -32,13 +32,13 @@ logger = logging.getLogger(__name__)
 @click.command("broker")
 @set_options
 @click.option("namesrv_addr", cls=NameServerOption, help="Name servers (namesrvAddr).")
-@click.option("-p", "--print-config", is_flag=True, help="Print the configuration and end.")
+@click.option("-p", "--print-config", is_flag=True, help="Print the configuration and exit.")
 @click.option(
     "--processes",
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="Run so many broker groups, each with its own process, name, store and port.",
+    help="Number of broker groups, each with its own process, name, store and port.",
 )
 @click.option(
     "--proxy",

@@ -65,14 +65,14 @@ def _new_password(*, from_stdin: bool) -> str:
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the history of the charts and of the audit log; without, both end with the process.",
+    help="Directory for chart history and audit log; without it, both are lost when the process ends.",
 )
 @click.option(
     "--users",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File of people who may log in; see --add-user.",
+    help="File of users who may log in; see --add-user.",
 )
-@click.option("--broker-login", is_flag=True, help="People log in with users of the broker.")
+@click.option("--broker-login", is_flag=True, help="Log in with the broker's users.")
 @click.option(
     "--add-user", metavar="NAME", help="Add a user to the file of --users, ask for the password, and exit."
 )
@@ -83,7 +83,7 @@ def _new_password(*, from_stdin: bool) -> str:
     default="viewer",
     help="Role for --add-user [viewer].",
 )
-@click.option("--read-only", is_flag=True, help="Nothing can be changed, whoever asks.")
+@click.option("--read-only", is_flag=True, help="Refuse all changes, whatever the user's role.")
 @click.option(
     "--bodies",
     type=click.Choice(["show", "mask", "off"]),
@@ -104,7 +104,7 @@ def _new_password(*, from_stdin: bool) -> str:
 def console_command(**given: Any) -> None:
     """Serve the web console of a cluster until SIGTERM or SIGINT.
 
-    On loopback every client that reaches the port may do everything; on any other address people have to log in.
+    On loopback, anyone who can reach the port has full access. On any other address, a login is required.
     """
     if missing := missing_packages():
         fail(f"the console needs {', '.join(missing)}: {INSTALL_HINT}")

@@ -49,7 +49,9 @@ class _Wanted(NamedTuple):
 )
 @click.option("--queue", "-q", "queues", multiple=True, help="Only this queue: 0, or broker-a:0. Repeatable.")
 @click.option("--offset", "-o", type=click.IntRange(0), help="Begin at this offset of each queue.")
-@click.option("--last", "-l", type=click.IntRange(1), help="The newest so many; with -f, of each queue.")
+@click.option(
+    "--last", "-l", type=click.IntRange(1), help="Only this many of the newest; with -f, of each queue."
+)
 @click.option(
     "--format",
     "form",
@@ -59,7 +61,7 @@ class _Wanted(NamedTuple):
     "%o offset, %i id, %T store time.",
 )
 @click.option("--json", "in_json", is_flag=True, help="The same as --format json.")
-@click.option("--count", "-c", type=click.IntRange(1), help="End after that many.")
+@click.option("--count", "-c", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--expression", "-e", default="*", show_default=True, help="Tags: A || B.")
 def consume_command(topic: str, connection: ClientConnection, form: str, in_json: bool, **given: Any) -> None:
     """Print the messages of TOPIC in the order they were stored; with --follow as they arrive.

@@ -79,7 +79,7 @@ def current_context(name: str = "") -> Context | None:
 
 @click.group("context")
 def context_commands() -> None:
-    """Clusters with a name: save one, use it, and leave -n and keys out."""
+    """Named clusters: save one, use it, and omit -n and keys."""
 
 
 @context_commands.command("set")
@@ -144,7 +144,7 @@ def list_command(as_json: bool) -> None:
 @context_commands.command("remove")
 @click.argument("name")
 def remove_command(name: str) -> None:
-    """Forget a context."""
+    """Remove a context."""
     saved = _load()
     if saved.contexts.pop(name, None) is None:
         raise click.ClickException(f"there is no context {name!r}")

@@ -35,7 +35,7 @@ _MARK: Final = ".orbitmq-demo"
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("data/demo"),
     show_default=True,
-    help="Where stores, log and Parquet files go. What an earlier demo left there is removed first.",
+    help="Directory for stores, log and Parquet files; files of an earlier demo are removed.",
 )
 def demo_command(orders: int, spark: bool | None, data: Path) -> None:
     """A shop on orbitmq: orders, payments, delays, transactions, a slave, Spark, and a check of everything."""

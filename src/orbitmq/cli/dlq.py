@@ -42,7 +42,10 @@ class _ConnectedCommand(click.Command):
 @click.group("dlq", context_settings={"help_option_names": ["-h", "--help"]})
 @click.pass_context
 def dlq_commands(ctx: click.Context, /, **settings: Any) -> None:
-    """Dead letters: messages a group gave up on. What is resent or dropped is noted in the cluster itself."""
+    """Dead letters: messages that exceeded the retry limit of their group.
+
+    The cluster itself records which ones were resent or dropped.
+    """
     ctx.obj = settings
 
 
@@ -88,9 +91,13 @@ _reason = click.option(
 @_text
 @_reason
 @click.option("--by-reason", is_flag=True, help="Count them by the reason of their failure.")
-@click.option("--all", "everything", is_flag=True, help="Also what was resent or dropped.")
+@click.option("--all", "everything", is_flag=True, help="Include resent and dropped ones.")
 @click.option(
-    "--count", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many, newest first."
+    "--count",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help="Number of dead letters, newest first.",
 )
 def list_command(
     group: str | None, text: str, reason: str, by_reason: bool, everything: bool, count: int
@@ -187,12 +194,12 @@ async def _chosen(
 @_ids
 @_text
 @_reason
-@click.option("--all", "everything", is_flag=True, help="All of the group.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the group.")
 @click.option("--to", "topic", default="", help="Topic to send to; else the one each came from.")
 @click.option(
     "--rate", type=click.FloatRange(min=0.1), default=50.0, show_default=True, help="Messages a second."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
 def resend_command(
     group: str, ids: tuple[str, ...], topic: str, rate: float, dry_run: bool, **which: Any
 ) -> None:
@@ -228,12 +235,12 @@ def resend_command(
 @_ids
 @_text
 @_reason
-@click.option("--all", "everything", is_flag=True, help="All of the group.")
+@click.option("--all", "everything", is_flag=True, help="All dead letters of the group.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def drop_command(
     group: str, ids: tuple[str, ...], text: str, reason: str, everything: bool, yes: bool
 ) -> None:
-    """Note dead letters as done; they are no longer listed."""
+    """Mark dead letters as done, so that they are no longer listed."""
 
     async def work(admin: Admin) -> None:
         letters = await _chosen(admin, group, ids, text, reason, everything)
@@ -252,7 +259,7 @@ def drop_command(
 @click.argument("group")
 @_text
 @_reason
-@click.option("--all", "everything", is_flag=True, help="Also what was resent or dropped.")
+@click.option("--all", "everything", is_flag=True, help="Include resent and dropped ones.")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; else standard output."
 )

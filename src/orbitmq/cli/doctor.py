@@ -22,7 +22,7 @@ _COLOURS: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 @click.command("doctor")
-@click.option("-t", "--topic", help="Also why this topic has no route, or cannot be written.")
+@click.option("-t", "--topic", help="Also explain why this topic has no route or cannot be written.")
 def doctor_command(topic: str | None, **settings: Any) -> None:
     """Check a cluster: name servers, brokers, disks, clocks, versions, replication, groups.
 

@@ -189,7 +189,7 @@ _TOPIC_COMMANDS: Final = (
     ),
     Command(
         name="alter",
-        help="Change settings of a topic. What is not named stays as it is.",
+        help="Change settings of a topic. Settings that are not named stay unchanged.",
         flags=(_TOPIC, *_SETTINGS, *_WHERE),
         call=_alter,
         view=changed,
@@ -294,7 +294,7 @@ _GROUP_COMMANDS: Final = (
         (
             _GROUP,
             Flag(names=("-t", "--topic"), help="Only this topic.", completes="topic"),
-            Flag(names=("-m", "--members"), help="Who holds each queue.", switch=True),
+            Flag(names=("-m", "--members"), help="Show the owner of each queue.", switch=True),
         ),
         {"group": "groupName", "topic": "topicName", "members": "showClientIP"},
     ),
@@ -309,7 +309,7 @@ _GROUP_COMMANDS: Final = (
                 help="earliest, latest, -15m (a time ago), ISO time, milliseconds since 1970.",
             ),
             Flag(names=("--offset",), help="To this offset in each queue.", kind=int),
-            Flag(names=("--shift",), help="By so many messages: -100 delivers 100 again.", kind=int),
+            Flag(names=("--shift",), help="Move by this many messages: -100 redelivers 100.", kind=int),
             Flag(names=("-q", "--queue"), help="Only this queue, as broker-name:number."),
             Flag(names=("--dry-run",), help="Show the moves and change nothing.", switch=True),
         ),
@@ -417,7 +417,7 @@ _TOP: Final = Command(
     help="Brokers with their rates and the groups that are furthest behind, until Ctrl-C.",
     flags=(
         Flag(names=("-i", "--interval"), help="Seconds between two rounds.", kind=float, default=2.0),
-        Flag(names=("-c", "--count"), help="End after so many rounds.", kind=int),
+        Flag(names=("-c", "--count"), help="Stop after this many rounds.", kind=int),
     ),
     call=_top,
     view=_overview_view,

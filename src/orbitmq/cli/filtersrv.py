@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
     type=click.Path(file_okay=False),
     help="Directory with the filter classes (filterClassDirectory).",
 )
-@click.option("-p", "--print-config", is_flag=True, help="Print the configuration and end.")
+@click.option("-p", "--print-config", is_flag=True, help="Print the configuration and exit.")
 @logging_options
 def filtersrv_command(
     config_file: str | None,
@@ -39,9 +39,9 @@ def filtersrv_command(
 ) -> None:
     """Run a filter server until SIGTERM or SIGINT.
 
-    Consumers with a class filter pull through it what a Python class of theirs selects. The broker must allow it
+    Consumers with a class filter pull the messages that their Python class selects. The broker must allow it
     (filterServerNums=1). Classes come from a directory; consumers may upload theirs only if
-    clientUploadFilterClassEnable is set, which lets whoever reaches the port run code.
+    clientUploadFilterClassEnable is set, which lets anyone who can reach the port run code.
     """
     from orbitmq.filtersrv.config import FilterServerConfig
     from orbitmq.filtersrv.server import FilterServer

@@ -88,7 +88,7 @@ _BROKERS: Final = {
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("conf"),
     show_default=True,
-    help="Where the files are written. None that exists is replaced.",
+    help="Directory for the files; existing files are not replaced.",
 )
 @click.option(
     "--port", type=click.IntRange(1, 65_535), default=9876, show_default=True, help="Of the name server."
@@ -108,7 +108,7 @@ _BROKERS: Final = {
     help="Of the first server; the others count up from it.",
 )
 def init_command(kind: str, directory: Path, port: int, broker_port: int, metrics_port: int) -> None:
-    """Write configuration files that start as they are, on this machine.
+    """Write configuration files that run unchanged on this machine.
 
     \b
     single    one name server, one broker

@@ -104,7 +104,12 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show it."
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version and exit.",
 )
 def main() -> None:
     """orbitmq: Apache RocketMQ, rebuilt in Python."""

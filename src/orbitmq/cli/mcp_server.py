@@ -40,7 +40,9 @@ _Tool = Callable[..., Awaitable[Answer]]
 
 
 @click.command("mcp")
-@click.option("--allow-changes", is_flag=True, help="With tools that create topics, reset offsets, resend.")
+@click.option(
+    "--allow-changes", is_flag=True, help="Offer tools that create topics, reset offsets and resend."
+)
 @click.option("--hide-bodies", is_flag=True, help="Leave message bodies out of every answer.")
 def mcp_command(allow_changes: bool, hide_bodies: bool, **settings: Any) -> None:
     """Serve a cluster to an assistant over the Model Context Protocol, on standard input and output.

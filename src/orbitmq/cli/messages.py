@@ -59,7 +59,7 @@ def moment(text: str, now: datetime) -> Any:
     "-H",
     "properties",
     multiple=True,
-    help="NAME=VALUE, of every message; may be repeated.",
+    help="Property NAME=VALUE of every message; may be repeated.",
 )
 @click.option(
     "--key-separator",

@@ -71,7 +71,7 @@ _master = click.option(
     "--master",
     callback=_where,
     help="Where Spark runs: local[N], spark://host:port, yarn, k8s://...  "
-    "[default: local[*], or what spark-submit says]",
+    "[default: local[*], or that of spark-submit]",
 )
 _remote = click.option(
     "--remote", default="", metavar="sc://HOST:PORT", help="A Spark Connect server to run on instead."
@@ -163,14 +163,12 @@ def _stopped_by_signals(*, streaming: bool) -> Iterator[threading.Event]:
     "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
 )
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, start nothing.")
-@click.option("--offline", is_flag=True, help="With --dry-run: ask no server.")
-@click.option("--once", is_flag=True, help="A stream ends when it has read what is there now.")
+@click.option("--offline", is_flag=True, help="With --dry-run: query no server.")
+@click.option("--once", is_flag=True, help="Stop a stream after it has read what is stored now.")
 @_master
 @_remote
 @_conf
-@click.option(
-    "--metrics-port", type=click.IntRange(1, 65535), help="Serve figures for Prometheus on this port."
-)
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics on this port.")
 @click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Address of that port.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @_spark_log
@@ -190,11 +188,11 @@ def run_command(file: Path, **options: Any) -> None:
 @click.option(
     "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
 )
-@click.option("--offline", is_flag=True, help="Ask no server.")
+@click.option("--offline", is_flag=True, help="Query no server.")
 @_conf
 @_spark_log
 def check_command(file: Path, **options: Any) -> None:
-    """Say everything that is wrong with FILE, by line: fields, SQL, columns, types, topics. Runs nothing."""
+    """Report every problem in FILE by line: fields, SQL, columns, types, topics. Runs nothing."""
     with _told():
         plan = _checked(file, {**options, "master": "local[1]"})
         click.echo(f"{file}: {len(plan.relations)} relations and {len(plan.queries)} sinks, nothing wrong")
@@ -234,7 +232,7 @@ def check_command(file: Path, **options: Any) -> None:
 def test_command(file: Path, **options: Any) -> None:
     """Run the steps of FILE over sample rows and compare relations with expected rows. Asks no server.
 
-    Leaves with 0 when every case passed, 1 when one failed, 2 when a case or the pipeline is wrong.
+    Exit code: 0 when every case passed, 1 when one failed, 2 when a case or the pipeline is invalid.
     """
     with _told():
         outcomes = _tested(file, _cases(file, options), options)
@@ -436,7 +434,7 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
     type=click.Choice(["none", "confluent", "single-object"]),
     default="none",
     show_default=True,
-    help="What stands before an Avro datum.",
+    help="Header before an Avro datum.",
 )
 @click.option("--key", default="", help="Keep one row for each value of this column: the newest.")
 @click.option(
@@ -445,26 +443,24 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
     type=click.Choice(["none", "day", "hour"]),
     default="day",
     show_default=True,
-    help="Parts of the table by store time (UTC); none with --key.",
+    help="Partition the table by store time (UTC); not with --key.",
 )
 @click.option("--dead-letter", default="", help="Topic for messages that cannot be decoded or have no key.")
-@click.option("--checkpoint", default="", help="Where the progress lies.  [default: PATH/_checkpoint]")
+@click.option("--checkpoint", default="", help="Directory of the progress.  [default: PATH/_checkpoint]")
 @click.option("--trigger", default="", help="Pause between micro-batches, as in '10 seconds'.")
 @click.option("--max-rows", type=click.IntRange(min=1), help="Messages of a micro-batch.")
-@click.option("--compact-every", default="", help="Join small files that often, as in '1 hour'.")
-@click.option("--keep-versions", default="", help="Let older versions go after that time, as in '7 days'.")
+@click.option("--compact-every", default="", help="Join small files this often, such as '1 hour'.")
+@click.option("--keep-versions", default="", help="Delete older versions after this time, such as '7 days'.")
 @click.option(
     "--catalog",
     multiple=True,
     callback=_pairs,
     metavar="KEY=VALUE",
-    help="Property of an Iceberg catalog (type, uri, ...); without any it lies beside the table.",
+    help="Property of an Iceberg catalog (type, uri, ...); without one, a catalog next to the table.",
 )
-@click.option("--once", is_flag=True, help="End when what is there now was read.")
+@click.option("--once", is_flag=True, help="Stop after reading what is stored now.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, start nothing.")
-@click.option(
-    "--metrics-port", type=click.IntRange(1, 65535), help="Serve figures for Prometheus on this port."
-)
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics on this port.")
 @click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Address of that port.")
 @click.option("--quiet", is_flag=True, help="No progress, no summary.")
 @_namesrv
@@ -474,7 +470,7 @@ def _run(plan: Plan, options: Mapping[str, Any]) -> None:
 @_conf
 @_spark_log
 def table_command(topic: str, path: str, **options: Any) -> None:
-    """Keep the table at PATH in step with TOPIC. Run again, it goes on where it stopped."""
+    """Keep the table at PATH up to date with TOPIC. The next run resumes where this one stopped."""
     with _told():
         from orbitmq.pipeline.load import parse_pipeline
         from orbitmq.pipeline.table import TableRequest, table_document
@@ -509,11 +505,16 @@ def table_command(topic: str, path: str, **options: Any) -> None:
 @click.option(
     "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
 )
-@click.option("namesrv", cls=NameServerOption, default="", help="Ask these for the lag, not the known ones.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option(
+    "namesrv",
+    cls=NameServerOption,
+    default="",
+    help="Name servers to query for the lag instead of the known ones.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_option
 def status_command(path: str, **options: Any) -> None:
-    """Say how the stream of PATH is doing: a pipeline file, a table's directory, or a checkpoint."""
+    """Show the state of the stream of PATH: a pipeline file, a table's directory, or a checkpoint."""
     with _told():
         from orbitmq.pipeline.status import read_status
 
@@ -563,7 +564,7 @@ def _status_lines(found: PipelineStatus) -> Iterator[str]:
     "--keep-versions",
     default="",
     metavar="DURATION",
-    help="Delete older versions and their files ('7 days'). [default: what the sink says, else keep all]",
+    help="Delete older versions and their files ('7 days'). [default: the sink's setting, else keep all]",
 )
 def maintain_command(path: str, **options: Any) -> None:
     """Join small files of the tables of PATH: a pipeline file, or a table's directory.

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one option; wins over the file."
 )
-@click.option("-p", "--print-config", is_flag=True, help="Print the configuration and end.")
+@click.option("-p", "--print-config", is_flag=True, help="Print the configuration and exit.")
 @logging_options
 def proxy_command(
     config_file: str | None,
@@ -43,8 +43,8 @@ def proxy_command(
 ) -> None:
     """Run a gRPC proxy until SIGTERM or SIGINT.
 
-    Clients of RocketMQ 5.x (Java, Python, Go, Node, C#, C++, Rust) connect to it, at port 8081 unless told
-    otherwise. A broker can have one inside: orbitmq broker --proxy FILE.
+    Clients of RocketMQ 5.x (Java, Python, Go, Node, C#, C++, Rust) connect to it, by
+    default on port 8081. A broker can run one in its own process: orbitmq broker --proxy FILE.
     """
     from orbitmq.proxy.config import ProxyConfig, read_proxy_config
     from orbitmq.proxy.server import Proxy

@@ -68,7 +68,7 @@ def logging_options(command: F) -> F:
         type=click.Choice(LOG_LEVELS, case_sensitive=False),
         default="INFO",
         show_default=True,
-        help="Least important lines to log.",
+        help="Minimum level to log.",
     )(command)
     return click.option(
         "--log-file",
@@ -173,8 +173,8 @@ def _at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) 
 @click.command("namesrv")
 @set_options
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on (listenPort).")
-@click.option("-p", "--print-config", is_flag=True, help="Print the configuration and end.")
-@click.option("-n", "--namesrv-addr", hidden=True, help="Taken for the sake of Apache's scripts; not used.")
+@click.option("-p", "--print-config", is_flag=True, help="Print the configuration and exit.")
+@click.option("-n", "--namesrv-addr", hidden=True, help="Accepted for Apache's scripts; ignored.")
 @logging_options
 def namesrv_command(
     config_file: str | None,

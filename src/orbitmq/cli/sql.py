@@ -50,7 +50,7 @@ def _stores(context: click.Context, parameter: click.Parameter, values: tuple[st
     multiple=True,
     callback=_stores,
     metavar="NAME=DIRECTORY",
-    help="What store('NAME') reads.",
+    help="Directory that store('NAME') reads.",
 )
 @click.option(
     "--output",
@@ -61,9 +61,14 @@ def _stores(context: click.Context, parameter: click.Parameter, values: tuple[st
     "--format", "form", type=click.Choice(_FORMATS), help="Form of the output.  [default: table, or by name]"
 )
 @click.option(
-    "--rows", type=click.IntRange(min=1), default=1000, show_default=True, help="Most rows of a table."
+    "--rows", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum rows to print."
 )
-@click.option("--memory-limit", default="", metavar="SIZE", help="Of the query, as in 2GB.  [default: 80 %]")
+@click.option(
+    "--memory-limit",
+    default="",
+    metavar="SIZE",
+    help="Memory limit of the query, such as 2GB.  [default: 80 %]",
+)
 @client_connection
 def sql_command(query_text: str, connection: ClientConnection, **options: Any) -> None:
     """Run one SELECT over topics: "select tags, count(*) from topic('orders') group by tags".

@@ -39,18 +39,18 @@ _limit = click.option(
     type=click.IntRange(min=0),
     default=LIMIT_DEFAULT,
     show_default=True,
-    help="Most lines; 0: all.",
+    help="Maximum number of lines; 0: all.",
 )
 
 
 @click.group("store")
 def store_commands() -> None:
-    """Look into the files of a store, or repair its log."""
+    """Inspect the files of a store, or repair its log."""
 
 
 @store_commands.group("dump")
 def dump_commands() -> None:
-    """Print what lies in the files."""
+    """Print the contents of the files."""
 
 
 def _fail(message: str) -> NoReturn:
@@ -258,7 +258,7 @@ def index_command(root: str, path: str | None, as_json: bool, limit: int) -> Non
 @_root
 @_json
 def checkpoint_command(root: str, as_json: bool) -> None:
-    """How far the disk is said to be, and whether the last stop was in order."""
+    """The checkpoint, and whether the last stop was clean."""
     with _opened(root, "") as store:
         _print(
             [dump.checkpoint_row(store)],

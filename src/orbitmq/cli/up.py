@@ -78,31 +78,31 @@ class _Running:
     type=click.IntRange(0, 65_535),
     default=9876,
     show_default=True,
-    help="Port of the name server; 0 lets the system choose.",
+    help="Port of the name server; 0: any free one.",
 )
 @click.option(
     "--broker-port",
     type=click.IntRange(0, 65_535),
     default=10911,
     show_default=True,
-    help="Port of the broker; 0 lets the system choose.",
+    help="Port of the broker; 0: any free one.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_534),
-    help=f"Port of the broker's metrics, the name server's is one above; 0 lets the system choose, as does "
-    f"nothing given while {_METRICS_PORT} is taken.",
+    help=f"Port of the broker's metrics; the name server's is one above. 0: any free one. "
+    f"[default: {_METRICS_PORT} if free]",
 )
 @click.option(
     "--console-port",
     type=click.IntRange(0, 65_535),
-    help=f"Port of the web console; 0 lets the system choose, as does nothing given while {_CONSOLE_PORT} is taken.",
+    help=f"Port of the web console; 0: any free one. [default: {_CONSOLE_PORT} if free]",
 )
-@click.option("--no-console", is_flag=True, help="Without the web console.")
+@click.option("--no-console", is_flag=True, help="Do not start the web console.")
 @click.option(
     "--proxy-port",
     type=click.IntRange(0, 65_535),
-    help=f"Port of gRPC for 5.x clients; 0 is any free one, as is nothing given while {_PROXY_PORT} is taken.",
+    help=f"Port of gRPC for 5.x clients; 0: any free one. [default: {_PROXY_PORT} if free]",
 )
 @click.option(
     "--brokers",
@@ -111,7 +111,7 @@ class _Running:
     show_default=True,
     help="Broker groups; those after the first have a process each.",
 )
-@click.option("--slaves", is_flag=True, help="A slave for every broker, in a process of its own.")
+@click.option("--slaves", is_flag=True, help="Start a slave for every broker, each in its own process.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one broker option.")
 @logging_options
 def up_command(

@@ -40,7 +40,7 @@ _NO_NAME_SERVER: Final = (
     "--health-port", type=click.IntRange(0, 65_535), help="Serve /live, /ready and /metrics over HTTP."
 )
 @click.option("--health-host", default="127.0.0.1", show_default=True, help="Address of that port.")
-@click.option("--reload", is_flag=True, help="Start again when a .py file below this directory changes.")
+@click.option("--reload", is_flag=True, help="Restart when a .py file below this directory changes.")
 @click.option(
     "--log-level", type=click.Choice(LOG_LEVELS, case_sensitive=False), default="INFO", show_default=True
 )
@@ -56,8 +56,8 @@ def run_command(
 ) -> None:
     """Run a worker: TARGET is module:consumer, a PushConsumer with handlers.
 
-    The connection options set what the consumer's own code leaves open. SIGTERM and SIGINT let handlers end for
-    close_wait_s; then coroutines are cancelled. Exit code 2: a configuration that cannot work.
+    Connection options apply where the consumer's own code sets none. On SIGTERM and SIGINT handlers have
+    close_wait_s to finish; then coroutines are cancelled. Exit code 2 means an invalid configuration.
     """
     configure_logging(log_level.upper(), None, log_format)
     connection.export(os.environ)

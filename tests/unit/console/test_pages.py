@@ -45,7 +45,7 @@ def test_read_only_console_says_so_instead_of_naming_a_role() -> None:
     cluster.store("orders", b"x")
     settings = ConsoleSettings(read_only=True)
     page = browse(cluster, lambda browser: browser.get("/topics/orders/send"), settings).text
-    assert "read-only: nobody can send" in page
+    assert "read-only, so it cannot send" in page
     assert "operator" not in page
 
 

@@ -84,7 +84,7 @@ def test_expression_apache_refused_is_refused_with_position(expression: str) -> 
         ("a = 1 AND (b = 2", "column 17"),
         ("region = 'x' AND\n price ! 3", "line 2, column 8"),
         ("a BETWEEN 9 AND 1", "above the upper limit"),
-        ("a = 'open", "closing quote"),
+        ("a = 'open", "unclosed string"),
         ("a = NULL", "IS NULL"),
         ("a > 0.0", "write 0 for zero"),
     ],

@@ -110,8 +110,8 @@ COMMANDS: Final = (
             Flag(names=("-a", "--amount"), help="Messages to each broker [100].", kind=int),
             Flag(names=("-s", "--size"), help="Bytes of a message [128].", kind=int),
             Flag(names=("-c", "--cluster"), help="Only this cluster.", completes="cluster"),
-            Flag(names=("-p", "--printLog"), help="As lines for a log.", kind=bool),
-            Flag(names=("-m", "--machineRoom"), help="Name of this place in those lines [noname]."),
+            Flag(names=("-p", "--printLog"), help="Print log lines.", kind=bool),
+            Flag(names=("-m", "--machineRoom"), help="Machine room named in those lines [noname]."),
             INTERVAL,
         ),
         call=lambda admin, a: sending.cluster_rt(
@@ -124,7 +124,7 @@ COMMANDS: Final = (
         name="statsAll",
         help="Rates, sums of a day and backlog of topics and groups.",
         flags=(
-            Flag(names=("-a", "--activeTopic"), help="Only what has messages.", switch=True),
+            Flag(names=("-a", "--activeTopic"), help="Only topics with messages.", switch=True),
             topic_flag("Only this topic.", required=False),
         ),
         call=lambda admin, a: stats.stats_all(admin, a["topic"], active_only=a["activeTopic"]),

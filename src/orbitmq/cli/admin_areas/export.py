@@ -19,7 +19,7 @@ __all__ = ["COMMANDS"]
 _TARGET: Final = targets()
 _CLUSTER: Final = Flag(names=("-c", "--clusterName"), help="Cluster.", required=True, completes="cluster")
 _DIRECTORY: Final = Flag(
-    names=("-f", "--filePath"), help="Directory for the file; made if it is not there.", default="export"
+    names=("-f", "--filePath"), help="Directory for the file; created if missing.", default="export"
 )
 
 

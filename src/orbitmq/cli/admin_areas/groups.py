@@ -261,11 +261,11 @@ def _monitor_view(result: monitor.MonitorRound, args: Args) -> list[Part]:
 COMMANDS: Final = (
     Command(
         name="consumerProgress",
-        help="How far consumer groups are, or one group in every queue.",
+        help="Progress of consumer groups, or of one group by queue.",
         flags=(
             group_flag("--groupName", "Only this group, queue by queue.", required=False),
             topic_flag("Only this topic of the group.", required=False, name="--topicName"),
-            Flag(names=("-s", "--showClientIP"), help="Who holds each queue.", kind=bool),
+            Flag(names=("-s", "--showClientIP"), help="Show the owner of each queue.", kind=bool),
             Flag(names=("-c", "--cluster"), help="Topic or cluster whose route finds the brokers."),
         ),
         call=_progress,
@@ -282,7 +282,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="consumerStatus",
-        help="What the members of a consumer group, or one of them, hold and do right now.",
+        help="Current state of the members of a consumer group, or of one member.",
         flags=(
             group_flag("--consumerGroup"),
             Flag(names=("-i", "--clientId"), help="Only this member, in detail."),
@@ -329,7 +329,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="updateSubGroup",
-        help="Make or change a consumer group.",
+        help="Create or change a consumer group.",
         flags=(
             *_TARGET.flags,
             group_flag("--groupName"),
@@ -340,7 +340,7 @@ COMMANDS: Final = (
             Flag(names=("-q", "--retryQueueNums"), help="Queues of its retry topic [1].", kind=int),
             Flag(
                 names=("-r", "--retryMaxTimes"),
-                help="Deliveries before a message is given up [16].",
+                help="Deliveries before a message is dead-lettered [16].",
                 kind=int,
             ),
             Flag(names=("-p", "--groupRetryPolicy"), help="When to deliver again, as JSON."),
@@ -352,7 +352,7 @@ COMMANDS: Final = (
             ),
             Flag(
                 names=("-a", "--notifyConsumerIdsChanged"),
-                help="Tell members of each other [true].",
+                help="Notify members when the membership changes [true].",
                 kind=bool,
             ),
             Flag(names=("--attributes",), help="Changes to attributes: +a=b,-c."),
@@ -364,7 +364,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="updateSubGroupList",
-        help="Make or change the consumer groups of a JSON file.",
+        help="Create or change the consumer groups of a JSON file.",
         flags=(
             *_TARGET.flags,
             Flag(names=("-f", "--filename"), help="A JSON array of groups.", required=True),
@@ -380,7 +380,7 @@ COMMANDS: Final = (
         flags=(
             *_TARGET.flags,
             group_flag("--groupName"),
-            Flag(names=("-r", "--removeOffset"), help="Its offsets as well.", kind=bool),
+            Flag(names=("-r", "--removeOffset"), help="Delete its offsets too.", kind=bool),
         ),
         one_of=_TARGET.keys,
         call=lambda admin, a: groups.delete_group(
@@ -395,7 +395,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="setConsumeMode",
-        help="Whether a group pulls a topic or pops it.",
+        help="Set whether a group pulls or pops a topic.",
         flags=(
             *_TARGET.flags,
             topic_flag(name="--topicName"),
@@ -410,7 +410,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="startMonitoring",
-        help="Watch all groups: backlog, members that stand still or disagree.",
+        help="Watch all groups: backlog, stalled members, differing subscriptions.",
         flags=(
             Flag(
                 names=("-i", "--interval"),

@@ -120,7 +120,7 @@ def _split(addresses: str) -> list[str]:
 COMMANDS: Final = (
     Command(
         name="haStatus",
-        help="How far the slaves of a master are, or a slave behind its master.",
+        help="Replication progress of a master's slaves, or of one slave.",
         flags=(*_TARGET.flags, INTERVAL),
         one_of=_TARGET.keys,
         call=lambda admin, a: ha.ha_status(admin, broker=a["brokerAddr"], cluster=a["clusterName"]),
@@ -129,7 +129,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="getSyncStateSet",
-        help="Which replicas are in step, as a controller has them.",
+        help="The in-sync replicas that a controller knows.",
         flags=(_CONTROLLER, _NAME, CLUSTER, INTERVAL),
         one_of=(_NAME.key, CLUSTER.key),
         call=lambda admin, a: ha.sync_states(
@@ -143,7 +143,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="getBrokerEpoch",
-        help="From which log offset which master wrote.",
+        help="Epochs of a broker: which master wrote from which log offset.",
         flags=(_NAME, CLUSTER, INTERVAL),
         one_of=(_NAME.key, CLUSTER.key),
         call=lambda admin, a: ha.broker_epochs(admin, broker_name=a["brokerName"], cluster=a["clusterName"]),
@@ -152,7 +152,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="getControllerMetaData",
-        help="Who leads the controllers.",
+        help="The leader of the controllers.",
         flags=(_CONTROLLER,),
         call=lambda admin, a: ha.controller_meta_data(admin, a["controllerAddress"]),
         view=_meta_view,
@@ -197,7 +197,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="cleanBrokerMetadata",
-        help="Have a controller forget replicas.",
+        help="Remove replicas from a controller's metadata.",
         flags=(
             _CONTROLLER,
             Flag(names=("-b", "--brokerControllerIdsToClean"), help="Ids of the replicas: 1;2;3. Else all."),

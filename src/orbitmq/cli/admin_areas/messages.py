@@ -191,7 +191,7 @@ COMMANDS: Final = (
             Flag(names=("-s", "--sendMessage"), help="Send it once more, as a new message.", kind=bool),
             _FORMAT,
             _ROUTE,
-            Flag(names=("-u", "--unitName"), help="Taken for compatibility; it changes nothing."),
+            Flag(names=("-u", "--unitName"), help="Accepted for compatibility; ignored."),
         ),
         call=_by_id,
         view=_details_view,
@@ -205,9 +205,9 @@ COMMANDS: Final = (
             Flag(names=("-k", "--msgKey"), help="Key.", required=True),
             _BEGIN,
             _END,
-            Flag(names=("-m", "--maxNum"), help="Most messages [64].", kind=int),
+            Flag(names=("-m", "--maxNum"), help="Maximum number of messages [64].", kind=int),
             Flag(names=("-p", "--keyType"), help="K: a key, T: a tag (5.5).", choices=("K", "T")),
-            Flag(names=("-l", "--lastKey"), help="Go on after this index key (5.5)."),
+            Flag(names=("-l", "--lastKey"), help="Continue after this index key (5.5)."),
             _ROUTE,
         ),
         call=lambda admin, a: messages.by_key(admin, _query(a)),
@@ -231,7 +231,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="queryMsgByOffset",
-        help="The message at a place of a queue, and who consumed it.",
+        help="The message at a queue offset, and who consumed it.",
         flags=(
             topic_flag(),
             BROKER_NAME,
@@ -252,7 +252,7 @@ COMMANDS: Final = (
             topic_flag(f"Trace topic [{TRACE_TOPIC}].", required=False, name="--traceTopic"),
             _BEGIN,
             _END,
-            Flag(names=("-c", "--maxNum"), help="Most trace messages [64].", kind=int),
+            Flag(names=("-c", "--maxNum"), help="Maximum number of trace messages [64].", kind=int),
         ),
         call=lambda admin, a: trace.message_trace(
             admin,

@@ -64,7 +64,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="addWritePerm",
-        help="Take a broker back into sending, in every name server.",
+        help="Restore the write permission of a broker in every name server.",
         flags=(BROKER_NAME,),
         call=lambda admin, a: namesrv.add_write_perm(admin, a["brokerName"]),
         view=_perm_view,

@@ -51,7 +51,7 @@ def _reset(admin: Admin, args: Args) -> Awaitable[offsets.ResetOffsets]:
 COMMANDS: Final = (
     Command(
         name="resetOffsetByTime",
-        help="Set a consumer group to a time; its members follow without a restart.",
+        help="Reset a consumer group to a time; online members follow without a restart.",
         flags=(
             group_flag("--group"),
             topic_flag(),
@@ -74,7 +74,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="skipAccumulatedMessage",
-        help="Set a consumer group after the newest message.",
+        help="Skip all stored messages of a topic for a consumer group.",
         flags=(group_flag("--group"), topic_flag(), _FORCE, _ROUTE),
         call=lambda admin, a: offsets.reset_by_time(
             admin,
@@ -89,12 +89,12 @@ COMMANDS: Final = (
     ),
     Command(
         name="cloneGroupOffset",
-        help="Give a consumer group the offsets another one has in a topic.",
+        help="Copy the offsets of a topic from one consumer group to another.",
         flags=(
             Flag(names=("-s", "--srcGroup"), help="Group to copy from.", required=True, completes="group"),
             Flag(names=("-d", "--destGroup"), help="Group to copy to.", required=True, completes="group"),
             topic_flag(),
-            Flag(names=("-o", "--offline"), help="Taken for compatibility; it changes nothing."),
+            Flag(names=("-o", "--offline"), help="Accepted for compatibility; ignored."),
         ),
         call=lambda admin, a: offsets.clone_group_offset(admin, a["srcGroup"], a["destGroup"], a["topic"]),
         view=changed,

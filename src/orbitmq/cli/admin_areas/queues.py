@@ -205,12 +205,12 @@ def _send_status_view(result: sending.SendRows, args: Args) -> list[Part]:
 COMMANDS: Final = (
     Command(
         name="queryCq",
-        help="Units of a consume queue, and which of them a group's filter takes.",
+        help="Units of a consume queue, and which of them match a group's filter.",
         flags=(
             topic_flag(),
             Flag(names=("-q", "--queue"), help="Queue.", kind=int, required=True),
             Flag(names=("-i", "--index"), help="First offset.", kind=int, required=True),
-            Flag(names=("-c", "--count"), help="How many [10].", kind=int),
+            Flag(names=("-c", "--count"), help="Number of units [10].", kind=int),
             Flag(names=("-b", "--broker"), help="Broker, as host:port or by its name.", completes="broker"),
             group_flag("--consumer", "Group whose filter is tried.", required=False),
         ),

@@ -139,7 +139,7 @@ COMMANDS: Final = (
         help="Where the queues of a topic are.",
         flags=(
             topic_flag(),
-            Flag(names=("-l", "--list"), help="As a table instead of the answer itself.", switch=True),
+            Flag(names=("-l", "--list"), help="Print a table instead of the raw response.", switch=True),
         ),
         call=lambda admin, a: topics.topic_route(admin, a["topic"]),
         view=_route_view,
@@ -177,7 +177,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="updateTopic",
-        help="Make or change a topic.",
+        help="Create or change a topic.",
         flags=(
             *_TARGET.flags,
             topic_flag(),
@@ -196,7 +196,7 @@ COMMANDS: Final = (
     ),
     Command(
         name="updateTopicList",
-        help="Make or change the topics of a JSON file.",
+        help="Create or change the topics of a JSON file.",
         flags=(
             *_TARGET.flags,
             Flag(names=("-f", "--filename"), help="A JSON array of topics.", required=True),

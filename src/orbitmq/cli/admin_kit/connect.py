@@ -29,7 +29,7 @@ def connection_options() -> list[click.Option]:
             ["--wide", "wide"],
             is_flag=True,
             default=None,
-            help="mqadmin's own lines, however wide; so is what goes into a pipe.",
+            help="Print mqadmin's lines unwrapped, as into a pipe.",
         ),
         click.Option(
             ["--timeout", "timeout_s"],
@@ -40,7 +40,8 @@ def connection_options() -> list[click.Option]:
             ["--accessKey", "access_key"], help="Sign requests. Else ORBITMQ_ACCESS_KEY, else conf/tools.yml."
         ),
         click.Option(
-            ["--secretKey", "secret_key"], help="Its secret. Else ORBITMQ_SECRET_KEY, which no `ps` shows."
+            ["--secretKey", "secret_key"],
+            help="The key's secret. Else ORBITMQ_SECRET_KEY, which `ps` does not show.",
         ),
         click.Option(["--securityToken", "security_token"], help="Sent along with the key."),
         click.Option(["--tls", "tls"], is_flag=True, default=None, help="Encrypt the connections."),
@@ -51,7 +52,7 @@ def connection_options() -> list[click.Option]:
             ["--tlsAnyHost", "tls_any_host"],
             is_flag=True,
             default=None,
-            help="With --tlsCa: take a certificate that names another host.",
+            help="With --tlsCa: accept a certificate for another host name.",
         ),
         click.Option(["--tlsCert", "tls_cert"], type=path, help="Certificate of this client."),
         click.Option(["--tlsKey", "tls_key"], type=path, help="Key of that certificate."),

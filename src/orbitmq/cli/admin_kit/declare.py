@@ -98,7 +98,7 @@ BROKER: Final = Flag(
 BROKER_NAME: Final = Flag(names=("-b", "--brokerName"), help="Broker name.", required=True, completes="name")
 CLUSTER: Final = Flag(names=("-c", "--clusterName"), help="Cluster.", completes="cluster")
 INTERVAL: Final = Flag(
-    names=("-i", "--interval"), help="Show again every so many seconds, until Ctrl-C.", kind=float
+    names=("-i", "--interval"), help="Repeat every so many seconds until Ctrl-C.", kind=float
 )
 
 

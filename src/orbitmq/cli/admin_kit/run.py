@@ -59,7 +59,7 @@ def build(command: Command) -> click.Command:
 
     help_text = command.help
     if command.apache_only:
-        help_text += "\n\nOnly Apache's servers know this; those of this project refuse it."
+        help_text += "\n\nOnly Apache's servers support this; this project's servers refuse it."
     return _AdminCommand(
         command.name,
         params=[*(_option(flag) for flag in command.flags), *connection_options()],

@@ -82,7 +82,7 @@ async def job(view: View) -> Response:
 async def export(view: View) -> Response:
     """Downloads all matches as JSON lines."""
     if view.console.masking.bodies is Bodies.OFF:
-        raise AdminError("message bodies are switched off in this console, so there is nothing to download")
+        raise AdminError("message bodies are hidden in this console, so there is nothing to download")
     name = view.name("group")
 
     letters = each_dead_letter(

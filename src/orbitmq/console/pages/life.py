@@ -91,7 +91,7 @@ def _scale(found: Life, now_ms: int) -> list[tuple[int, int, str]]:
 async def body(view: View) -> Response:
     """Downloads the body as it was sent."""
     if view.console.masking.bodies is not Bodies.SHOW:
-        raise AdminError("message bodies are masked or switched off in this console")
+        raise AdminError("message bodies are masked or hidden in this console")
     found = await message_life(view.admin, view.name("id"), view.query("topic"))
     headers = {"content-disposition": 'attachment; filename="body.bin"', "cache-control": "no-store"}
     return Response(body_bytes(found.message), headers=headers, media_type="application/octet-stream")

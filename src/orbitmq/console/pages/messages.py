@@ -172,7 +172,7 @@ async def download(view: View) -> Response:
     """Streams all matches as JSON lines while they are read."""
     wanted = _filter(view, EXPORTED)
     if view.console.masking.bodies is Bodies.OFF:
-        raise AdminError("message bodies are switched off in this console, so there is nothing to download")
+        raise AdminError("message bodies are hidden in this console, so there is nothing to download")
 
     return await json_lines(view, wanted.topic, matching(view.admin, wanted, _DOWNLOAD_MAX))
 
