@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,12 +15,14 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from scripts.render_chart import digest
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.statistics.metrics import BROKER_FAMILIES
 from orbitmq.cli.settings import read_broker_settings, read_config
 from orbitmq.metrics.families import Kind
 from orbitmq.metrics.process import ProcessMetrics
+from orbitmq.namesrv.advertised import read_addresses
 from orbitmq.namesrv.config import NameServerConfig
 from orbitmq.namesrv.metrics import NAME_SERVER_FAMILIES
 from orbitmq.store.config import StoreConfig
@@ -183,94 +186,137 @@ def test_dashboard_asks_only_for_metrics_there_are() -> None:
 
 # -- Kubernetes --------------------------------------------------------------------------------------------
 
-MANIFESTS = sorted((PACKAGING / "kubernetes").glob("*.yaml"))
-RESOURCES = [path for path in MANIFESTS if path.name != "kustomization.yaml"]
+CHART = ROOT / "packaging/helm/orbitmq"
+RENDERED = ROOT / "tests/integration/chart"
 KUBERNETES_VERSION = "1.30"
+CUSTOM = "PodMonitor"
+"""Its schema is the Prometheus operator's."""
+CASES = ("default", "full")
 
 
-def resources() -> list[dict[str, Any]]:
-    return [one for path in RESOURCES for one in yaml.safe_load_all(path.read_text())]
+def resources(case: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((RENDERED / f"{case}.yaml").read_text()))
 
 
-@pytest.mark.slow
-def test_manifests_are_valid_for_the_schema_of_kubernetes() -> None:
-    for one in resources():
-        kubernetes_validate.validate(one, KUBERNETES_VERSION, strict=True)
-    listed = yaml.safe_load((PACKAGING / "kubernetes" / "kustomization.yaml").read_text())["resources"]
-    assert sorted(listed) == sorted(path.name for path in RESOURCES)
+def pods(case: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each StatefulSet and the spec of its pods."""
+    sets = [one for one in resources(case) if one["kind"] == "StatefulSet"]
+    return [(one, one["spec"]["template"]["spec"]) for one in sets]
 
 
-@pytest.mark.slow
-def test_manifests_build_with_kubectl_where_it_is_installed() -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        return
-    command = [kubectl, "kustomize", str(PACKAGING / "kubernetes")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert all(
-        one["metadata"].get("namespace")
-        for one in yaml.safe_load_all(done.stdout)
-        if one["kind"] != "Namespace"
-    )
+def settings_of(container: dict[str, Any], index: str = "0") -> list[str]:
+    """The options of a server, with the variables of its pod filled in."""
+    user = '{"username":"admin","password":"admin-password"}'
+    inner = '{"accessKey":"inner","secretKey":"inner-password"}'
+    known = {"POD_NAME": "pod", "POD_INDEX": index, "INIT_USER": user, "INNER_CREDENTIALS": inner}
+    declared = {variable["name"] for variable in container.get("env", ())}
+    settings = [text.removeprefix("--set=") for text in container["args"] if text.startswith("--set=")]
+
+    def value(name: re.Match[str]) -> str:
+        return known[name[1]] if name[1] in declared else "undeclared"
+
+    return [re.sub(r"\$\((\w+)\)", value, one) for one in settings]
 
 
-@pytest.mark.parametrize(
-    "one",
-    [one for one in resources() if one["kind"] == "StatefulSet"],
-    ids=lambda one: one["metadata"]["name"],
-)
-def test_pod_starts_with_options_there_are_is_probed_and_locked_down(one: dict[str, Any]) -> None:
-    pod = one["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    command, *arguments = container["args"]
-    settings = [
-        text.removeprefix("--set=").replace("$(POD_IP)", "10.0.0.1") for text in arguments if "--set=" in text
-    ]
-    if command == "broker":
-        config: Any = read_broker_settings(None, settings).config
-    else:
-        config, _, unknown = read_config(NameServerConfig, None, settings)
-        assert unknown == []
-    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports["remoting"] == config.listen_port
-    assert ports["metrics"] == config.metrics_port
-    assert config.metrics_host == "0.0.0.0", "probes come from the node"
-    for probe, path in (
-        ("startupProbe", "/healthz"),
-        ("livenessProbe", "/healthz"),
-        ("readinessProbe", "/readyz"),
-    ):
-        assert container[probe]["httpGet"] == {"path": path, "port": "metrics"}
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    (mount,) = container["volumeMounts"]
-    written = [text.partition("=")[2] for text in settings if "Path" in text]
-    assert written
-    assert all(path.startswith(mount["mountPath"]) for path in written)
-    # A service finds its pods.
-    service = next(
-        two
-        for two in resources()
-        if two["kind"] == "Service" and two["metadata"]["name"] == one["spec"]["serviceName"]
-    )
-    assert service["spec"]["selector"].items() <= one["spec"]["template"]["metadata"]["labels"].items()
+@pytest.mark.parametrize("case", CASES)
+def test_rendered_chart_is_current_and_valid_for_the_schema_of_kubernetes(case: str) -> None:
+    first, _, _ = (RENDERED / f"{case}.yaml").read_text().partition("\n")
+    assert first == digest(RENDERED / f"{case}.values.yaml"), "run scripts/render_chart.py"
+    for one in resources(case):
+        if one["kind"] != CUSTOM:
+            kubernetes_validate.validate(one, KUBERNETES_VERSION, strict=True)
 
 
-def test_manifests_are_two_masters_with_a_slave_each() -> None:
+@pytest.mark.soak
+def test_chart_passes_lint_and_renders_as_committed(tmp_path: Path) -> None:
+    helm = shutil.which("helm")
+    if helm is None:
+        environment = {**os.environ, "GOBIN": str(tmp_path), "GOFLAGS": "-modcacherw"}
+        command = ["go", "install", "helm.sh/helm/v3/cmd/helm@v3.19.0"]
+        subprocess.run(command, env=environment, timeout=3000, check=True)
+        helm = str(tmp_path / "helm")
+    command = [sys.executable, str(ROOT / "scripts/render_chart.py"), "--check"]
+    done = subprocess.run(command, env={**os.environ, "HELM": helm}, timeout=300, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_pods_have_known_options_and_probes_and_are_locked_down(case: str) -> None:
+    services = {one["metadata"]["name"]: one for one in resources(case) if one["kind"] == "Service"}
+    for one, pod in pods(case):
+        (container,) = pod["containers"]
+        settings = settings_of(container, str(one["spec"].get("ordinals", {}).get("start", 0)))
+        if container["args"][0] == "broker":
+            config: Any = read_broker_settings(None, settings).config
+        else:
+            config, _, unknown = read_config(NameServerConfig, None, settings)
+            assert unknown == []
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert ports["remoting"] == config.listen_port
+        assert ports["metrics"] == config.metrics_port
+        assert config.metrics_host == "0.0.0.0", "probes come from the node"
+        for probe, path in (
+            ("startupProbe", "/healthz"),
+            ("livenessProbe", "/healthz"),
+            ("readinessProbe", "/readyz"),
+        ):
+            assert container[probe]["httpGet"] == {"path": path, "port": "metrics"}
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        mount = container["volumeMounts"][0]
+        written = [text.partition("=")[2] for text in settings if "Path" in text and "tls" not in text]
+        assert written
+        assert all(path.startswith(mount["mountPath"]) for path in written)
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        assert services[one["spec"]["serviceName"]]["spec"]["selector"].items() <= labels.items()
+        assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def members(case: str) -> set[tuple[str, str, str]]:
+    """Name, id and role of every broker."""
     found = set()
-    for one in resources():
-        if one["kind"] != "StatefulSet" or not one["metadata"]["name"].startswith("broker"):
-            continue
-        arguments = one["spec"]["template"]["spec"]["containers"][0]["args"]
-        values = dict(
-            text.removeprefix("--set=").split("=", 1) for text in arguments if text.startswith("--set=")
-        )
-        found.add((values["brokerName"], values["brokerId"], values["brokerRole"]))
-    assert found == {
-        ("broker-a", "0", "SYNC_MASTER"),
-        ("broker-a", "1", "SLAVE"),
-        ("broker-b", "0", "SYNC_MASTER"),
-        ("broker-b", "1", "SLAVE"),
+    for one, pod in pods(case):
+        (container,) = pod["containers"]
+        first = one["spec"].get("ordinals", {}).get("start", 0)
+        for index in range(first, first + one["spec"]["replicas"]):
+            values = dict(text.split("=", 1) for text in settings_of(container, str(index)))
+            if container["args"][0] == "broker":
+                role = values.get("brokerRole", values.get("failoverRole", ""))
+                found.add((values["brokerName"], values["brokerId"], role))
+    return found
+
+
+def test_chart_is_two_masters_with_a_slave_each_or_two_groups_that_elect_one() -> None:
+    names = ("broker-a", "broker-b")
+    roles = (("0", "SYNC_MASTER"), ("1", "SLAVE"))
+    assert members("default") == {(name, *role) for name in names for role in roles}
+    assert members("full") == {(name, number, "SYNC_MASTER") for name in names for number in "123"}
+
+
+def test_every_broker_has_an_address_outside_that_leads_to_its_pod() -> None:
+    """Clients outside are shown ports of the nodes, each forwarded to the pod that registered the other address."""
+    outside = next(pod for one, pod in pods("full") if one["metadata"]["name"].endswith("namesrv-external"))
+    config, _, _ = read_config(NameServerConfig, None, settings_of(outside["containers"][0]))
+    advertised = read_addresses(config.advertised_addresses)
+    forwarded = {
+        port["nodePort"]: one["spec"]["selector"].get("statefulset.kubernetes.io/pod-name")
+        for one in resources("full")
+        if one["kind"] == "Service"
+        for port in one["spec"]["ports"]
+        if "nodePort" in port
     }
+    registered = set()
+    for one, pod in pods("full"):
+        if pod["containers"][0]["args"][0] != "broker":
+            continue
+        (host,) = (text for text in pod["containers"][0]["args"] if "brokerIP1" in text)
+        for index in range(1, 1 + one["spec"]["replicas"]):
+            name = f"{one['metadata']['name']}-{index}"
+            address = host.partition("=")[2].partition("=")[2].replace("$(POD_NAME)", name) + ":10911"
+            registered.add(address)
+            shown, _, port = advertised[address].partition(":")
+            assert shown == "mq.example.com"
+            assert forwarded.pop(int(port)) == name
+    assert registered == set(advertised)
+    assert list(forwarded) == [30976], "the name servers"

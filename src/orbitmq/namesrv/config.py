@@ -25,6 +25,12 @@ class NameServerConfig(TlsConfig):
     bind_address: str = option(
         "0.0.0.0", apache="bindAddress", doc="Address to listen on; 0.0.0.0 is every interface."
     )
+    advertised_addresses: str = option(
+        "",
+        apache="advertisedAddresses",
+        doc="Broker addresses shown to clients instead of the registered ones, for clients of another network: "
+        "host:port=host:port;... Not an Apache key.",
+    )
     rocketmq_home: str = option(
         "",
         apache="rocketmqHome",

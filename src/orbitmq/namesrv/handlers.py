@@ -13,6 +13,7 @@ import msgspec
 from orbitmq.codes import ResponseCode, TopicSysFlag, Version
 from orbitmq.errors import BodyError, ConnectionLostError, QueryNotFound, RequestTimeoutError, ServerError
 from orbitmq.model.data_version import DataVersion
+from orbitmq.namesrv.advertised import advertised_broker
 from orbitmq.namesrv.config import render_config
 from orbitmq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from orbitmq.namesrv.live_config import LiveConfig
@@ -58,6 +59,8 @@ class NameServerHandlers:
     kv: KvConfig
     config: LiveConfig
     cache: RouteCache
+    advertised: Mapping[str, str]
+    """See ``advertised.py``."""
     clock: Clock
     client: RpcClient
     """Queries the production name servers in a test environment."""
@@ -218,7 +221,10 @@ class NameServerHandlers:
 
     def cluster_info(self, call: Call[Header]) -> Reply:
         """GET_BROKER_CLUSTER_INFO."""
-        info = ClusterInfo(broker_addr_table=self.table.brokers(), cluster_addr_table=self.table.clusters())
+        brokers = self.table.brokers()
+        if self.advertised:
+            brokers = {name: advertised_broker(data, self.advertised) for name, data in brokers.items()}
+        info = ClusterInfo(broker_addr_table=brokers, cluster_addr_table=self.table.clusters())
         return Reply(body=info.encode())
 
     def wipe_write_perm(self, call: Call[headers.WipeWritePermOfBrokerRequest]) -> Reply:

@@ -18,6 +18,7 @@ from orbitmq.errors import ConnectionLostError
 from orbitmq.metrics.endpoint import MetricsEndpoint, Pages
 from orbitmq.metrics.requests import RequestTimes
 from orbitmq.model.route import TopicRoute
+from orbitmq.namesrv.advertised import advertised_route, read_addresses
 from orbitmq.namesrv.config import NameServerConfig, client_tls, file_path, server_tls
 from orbitmq.namesrv.handlers import NameServerHandlers
 from orbitmq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
@@ -64,6 +65,7 @@ class NameServer:
         self._kv = KvConfig(_safe_file(fs, config.kv_config_path), self._kv_changed)
         self.table = RouteTable(clock, _rules(config), lambda topics: self._cache.forget(topics))
         self._cache = RouteCache(self._route, config.route_cache_bytes)
+        self._advertised = read_addresses(config.advertised_addresses)
         port_tls = server_tls(config)  # first: what it refuses is said before anything else
         self._watched = port_tls.watched
         self._client = RpcClient(tls=client_tls(config))
@@ -72,6 +74,7 @@ class NameServer:
             kv=self._kv,
             config=self._live_config,
             cache=self._cache,
+            advertised=self._advertised,
             clock=clock,
             client=self._client,
             send_notice=self._send_notice,
@@ -182,6 +185,8 @@ class NameServer:
     def _route(self, topic: str) -> TopicRoute | None:
         """The route as clients see it, with its fixed order of queues where that is enabled."""
         route = self.table.route(topic)
+        if route is not None and self._advertised:
+            route = advertised_route(route, self._advertised)
         if route is None or not (self.config.order_message_enable or self.config.cluster_test):
             return route
         order = self._kv.value(ORDER_TOPIC_CONFIG, topic)
