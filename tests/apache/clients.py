@@ -23,7 +23,16 @@ from tests.apache.artifacts import LATEST, go_driver
 from tests.apache.driver import CALL_TIMEOUT_S, Driver
 from tests.apache.process import SMALL_JVM, HarnessTimeout, java_command, wait_until
 from tests.apache.servers import Addressed, address_of
-from tests.apache.values import Check, Delivery, Message, PullResult, Queue, Received, SendResult
+from tests.apache.values import (
+    Check,
+    Delivery,
+    Message,
+    PullResult,
+    Queue,
+    Received,
+    SendResult,
+    body_of,
+)
 
 __all__ = [
     "Admin",
@@ -302,9 +311,13 @@ class PushConsumer(Client):
 
     def wait_bodies(self, bodies: set[bytes], *, timeout_s: float = WAIT_S) -> list[Delivery]:
         """The deliveries as soon as each of these bodies came at least once."""
+        missing, seen = set(bodies), 0
 
         def all_came(events: list[dict[str, Any]]) -> bool:
-            return bodies <= {Received.from_json(event["message"]).body for event in events}
+            nonlocal seen
+            missing.difference_update(body_of(event["message"]) for event in events[seen:])
+            seen = len(events)
+            return not missing
 
         events = self._wait_events("message", all_came, timeout_s, f"{len(bodies)} different bodies")
         return [Delivery.from_json(event) for event in events]

@@ -7,7 +7,6 @@ import json
 import shutil
 import tempfile
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -38,35 +37,30 @@ class Inbox:
     """Events of one handle, in order of arrival."""
 
     def __init__(self) -> None:
-        self._events: list[dict[str, Any]] = []
+        self._events: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         self._arrived = threading.Condition()
 
     def put(self, event: dict[str, Any]) -> None:
         with self._arrived:
-            self._events.append(event)
+            self._events[event["event"]].append(event)
             self._arrived.notify_all()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         with self._arrived:
-            return [event for event in self._events if event["event"] == kind]
+            return list(self._events[kind])
 
     def wait(
         self, kind: str, enough: Callable[[list[dict[str, Any]]], bool], *, timeout_s: float, what: str
     ) -> list[dict[str, Any]]:
-        """The events of that kind as soon as `enough` of them came."""
-        deadline = time.monotonic() + timeout_s
+        """The events of that kind as soon as ``enough`` accepts them. It is called after every event, so it should
+        look only at those it has not seen. The time limit starts again with every event."""
         with self._arrived:
-            while True:
-                found = [event for event in self._events if event["event"] == kind]
-                if enough(found):
-                    return found
-                if (left := deadline - time.monotonic()) <= 0:
-                    raise HarnessTimeout(f"waited {timeout_s} s for {what}; {len(found)} came")
-                self._arrived.wait(left)
-
-    def clear(self) -> None:
-        with self._arrived:
-            self._events.clear()
+            found = self._events[kind]
+            while not enough(found):
+                count = len(found)
+                if not self._arrived.wait_for(lambda: len(found) > count, timeout_s):  # noqa: B023 - called here
+                    raise HarnessTimeout(f"waited {timeout_s} s for {what}; {count} came")
+            return list(found)
 
 
 class Driver:

@@ -7,9 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Check", "Delivery", "Message", "PullResult", "Queue", "Received", "SendResult"]
+__all__ = ["Check", "Delivery", "Message", "PullResult", "Queue", "Received", "SendResult", "body_of"]
 
 Json = Mapping[str, Any]
+
+
+def body_of(message: Json) -> bytes:
+    """The body of a message in a driver's answer or event."""
+    return base64.b64decode(message["body"] or "")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -126,7 +131,7 @@ class Received:
     def from_json(cls, json: Json) -> Received:
         return cls(
             topic=json["topic"],
-            body=base64.b64decode(json["body"] or ""),
+            body=body_of(json),
             broker_name=json.get("brokerName"),
             queue=Queue(json["topic"], json.get("brokerName") or "", json.get("queueId", -1)),
             queue_offset=json.get("queueOffset", -1),
