@@ -46,9 +46,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="the seed a failed fuzz test printed; without it every run has its own",
     )
-    parser.addoption(
-        "--kills",
-        type=int,
-        default=50,
-        help="how often tests/fault/test_kill_minus_9.py kills a writer, for each way to flush",
-    )

@@ -1,6 +1,6 @@
 """``python -m tests.run_all``: every test that ``make test`` runs, each once.
 
-Three processes of pytest-xdist share the files, a whole file each time: most tests wait for servers, so two processes
+Four processes of pytest-xdist share the files, a whole file each time: most tests wait for servers, so two processes
 leave each of two cores idle for nearly two thirds of the time. ``python -m tests.run_all -n 0`` runs in one process.
 Failed tests are not repeated, because a retry would hide our races: a test that cannot be made deterministic belongs
 to ``make soak``, with its reason in ``tests/support/tiers.py``.
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Final
 
-_PROCESSES: Final = ("-n", "3", "--dist", "loadfile")
+_PROCESSES: Final = ("-n", "4", "--dist", "loadfile")
 
 
 def main(arguments: list[str]) -> int:

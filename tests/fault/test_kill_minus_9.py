@@ -1,7 +1,4 @@
-"""A writer process killed in full run, again and again on the same store: nothing it acknowledged is lost.
-
-``--kills`` sets how often (50 unless given, per flush mode).
-"""
+"""A writer process killed in full run, again and again on the same store: nothing it acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -80,19 +76,14 @@ def check(root: Path, mode: FlushMode, acknowledged: list[tuple[int, int, int, i
         store.close()
 
 
-def rounds(config: pytest.Config) -> Iterator[int]:
-    yield from range(int(config.getoption("--kills")))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", list(FlushMode))
-def test_no_acknowledged_message_is_lost(
-    mode: FlushMode, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.parametrize("kills", [25, pytest.param(200, marks=pytest.mark.soak)])
+def test_no_acknowledged_message_is_lost(kills: int, mode: FlushMode, tmp_path: Path) -> None:
     chance = random.Random(mode.value)
     root = tmp_path / "store"
     following = total = 0
-    for number in rounds(request.config):
+    for number in range(kills):
         acknowledged = run_and_kill(root, mode, following, chance.uniform(0.01, 0.12))
         total += len(acknowledged)
         # Mostly on a copy, so that the next writer recovers from the crash itself; now and then in place.
@@ -109,4 +100,4 @@ def test_no_acknowledged_message_is_lost(
         if number % 20 == 19:
             shutil.rmtree(root)
             following = 0
-    assert total > 100 * int(request.config.getoption("--kills")), "the writer was not under load"
+    assert total > 100 * kills, "the writer was not under load"

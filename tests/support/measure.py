@@ -121,6 +121,8 @@ class MeasurePlugin:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self._memory.stop()
+        if not self._measurements:
+            return
         path = self._config.getoption("--measure")
         if path:
             Path(path).write_text(json.dumps([asdict(one) for one in self._measurements]))

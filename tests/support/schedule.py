@@ -1,11 +1,11 @@
 """Decides which worker of pytest-xdist runs which file, and when.
 
 A file is the unit, as with ``--dist loadfile``. Each worker begins with its own folders, so that a cluster of
-Apache's servers, a Spark session or a browser is started by one worker where possible, not by each. Then come slow
-folders and last short files, so that no worker is left with a long file while the others have nothing to do.
+Apache's servers, a Spark session or a browser is started by one worker where possible, not by each. When they are
+done it helps with those that share nothing, and only at the end with those of the others.
 
-The first two workers run tests that wait for a JVM most of the time. The third one uses the processor meanwhile, with
-a lower priority, so that it hardly delays the other two.
+The first two workers wait for JVMs most of the time. The others use the processor meanwhile, with a lower priority,
+so that they hardly delay the first two.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from xdist.workermanage import WorkerController
 __all__ = ["FileScheduling", "next_file", "pytest_xdist_make_scheduler", "turn_of"]
 
 GROUPS: Final = (
-    ("tests/spark/", "tests/console/", "tests/conformance/"),
+    ("tests/spark/test_changes.py", "tests/spark/test_tables.py", "tests/spark/", "tests/console/"),
     ("tests/apache/",),
-    ("tests/integration/", "tests/fault/", "tests/sim/", "tests/fuzz/", "tests/golden/", "integrations/"),
+    ("tests/conformance/", "tests/integration/"),
+    ("tests/sim/", "tests/fault/", "tests/fuzz/", "tests/golden/", "integrations/", ""),
 )
-"""Slow folders; worker n begins with group n, in this order of folders."""
-BACKGROUND: Final = "gw2"
-_BACKGROUND_NICE: Final = 5
-_OWN_SERVERS: Final = 2
-"""The group whose tests share no expensive server: it is every worker's second choice."""
+"""Beginnings of paths. Worker n begins with group n, in this order, the longest files first; the last group holds
+every other file."""
+NICE: Final = (0, 0, 5, 10)
+"""The priorities of the workers."""
+_HELPED_FIRST: Final = (3, 2, 0, 1)
+"""The groups in the order in which the workers of other groups help with them."""
 
 
-def turn_of(file: str, worker: int) -> int:
+def turn_of(file: str, worker: int) -> tuple[int, int]:
     """Returns the turn of a file for a worker: it takes the files with the lowest one first."""
+    group, place = next(
+        (group, place)
+        for group, beginnings in enumerate(GROUPS)
+        for place, beginning in enumerate(beginnings)
+        if file.startswith(beginning)
+    )
     own = worker % len(GROUPS)
-    for number, folders in enumerate(GROUPS):
-        for place, folder in enumerate(folders):
-            if file.startswith(folder):
-                choice = 0 if number == own else 1 if number == _OWN_SERVERS else 2
-                return 10 * choice + place
-    # The background worker leaves the folders that start Apache's servers and Spark to the others until the end.
-    return 15 if own == _OWN_SERVERS else 30
+    return (0 if group == own else 1 + _HELPED_FIRST.index(group), place)
 
 
 def next_file(files: Iterable[str], worker: int) -> str:
@@ -66,5 +68,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileSch
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if getattr(config, "workerinput", {}).get("workerid") == BACKGROUND:
-        os.nice(_BACKGROUND_NICE)
+    worker = getattr(config, "workerinput", {}).get("workerid", "gw0")
+    os.nice(NICE[int(worker.removeprefix("gw")) % len(NICE)])

@@ -22,7 +22,7 @@ FILES = [
 
 @pytest.mark.parametrize(
     ("worker", "order"),
-    [(0, "debca"), (1, "cbdea"), (2, "bacde"), (3, "debca")],
+    [(0, "daebc"), (1, "caebd"), (2, "ebadc"), (3, "aebdc"), (4, "daebc")],
 )
 def test_workers_begin_with_other_folders_and_end_with_short_files(worker: int, order: str) -> None:
     left = list(FILES)
@@ -34,13 +34,13 @@ def test_workers_begin_with_other_folders_and_end_with_short_files(worker: int, 
 
 
 @pytest.mark.slow
-def test_run_with_three_workers_gives_each_its_own_folder_first(tmp_path: Path) -> None:
+def test_run_with_four_workers_gives_each_its_own_folder_first(tmp_path: Path) -> None:
     for file in FILES:
         path = tmp_path / file
         path.parent.mkdir(parents=True)
         body = "    with open('ran', 'a') as ran:\n        print(worker_id, __name__, file=ran)\n"
         path.write_text("".join(f"def test_{number}(worker_id):\n{body}" for number in range(4)))
-    options = ["-n", "3", "--dist", "loadfile", "-p", "tests.support.schedule", "-p", "no:cacheprovider"]
+    options = ["-n", "4", "--dist", "loadfile", "-p", "tests.support.schedule", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [
             sys.executable,
@@ -64,5 +64,5 @@ def test_run_with_three_workers_gives_each_its_own_folder_first(tmp_path: Path) 
     for line in (tmp_path / "ran").read_text().splitlines():
         worker, name = line.split()
         ran[worker].append(name[-1])
-    assert (ran["gw0"][0], ran["gw1"][0], ran["gw2"][0]) == ("d", "c", "b")
-    assert sorted(ran["gw0"] + ran["gw1"] + ran["gw2"]) == sorted("abcde" * 4)
+    assert [ran[f"gw{number}"][0] for number in range(4)] == list("dcea")
+    assert sorted(name for names in ran.values() for name in names) == sorted("abcde" * 4)

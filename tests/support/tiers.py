@@ -33,6 +33,16 @@ SOAK: Final = (
         "Apache's clients against Apache's servers, nothing of ours",
         "every other file of tests/apache, which uses the same harness against both",
     ),
+    Moved(
+        "tests/spark/test_changes.py::test_late_repeated_and_missing_pieces_change_nothing_wrong[iceberg]",
+        "eleven Spark batches that differ from those of delta only in the writer",
+        "the same test with delta, and test_recorded_events_make_the_table_of_the_database[iceberg-flattened.jsonl]",
+    ),
+    Moved(
+        "tests/spark/test_changes.py::test_history_keeps_every_version_in_the_order_of_the_source[delta]",
+        "seven Spark batches that differ from those of iceberg only in the writer",
+        "the same test with iceberg, and test_recorded_events_make_the_table_of_the_database[delta-envelope.jsonl]",
+    ),
 )
 
 
