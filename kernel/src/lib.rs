@@ -6,12 +6,14 @@
 
 use pyo3::prelude::*;
 
+mod answers;
 mod columns;
 mod frames;
 mod hashes;
 mod index;
 mod java_numbers;
 mod layout;
+mod pops;
 mod properties;
 mod pulls;
 mod records;
@@ -20,17 +22,19 @@ mod sql;
 
 /// Raised by one whenever a function is added, or its signature or results change: `orbitmq.kernel.chosen` refuses any
 /// other number, and a module that lacks one of the functions.
-const API: u32 = 13;
+const API: u32 = 14;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("API", API)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    answers::register(module)?;
     columns::register(module)?;
     hashes::register(module)?;
     index::register(module)?;
     records::register(module)?;
     frames::register(module)?;
+    pops::register(module)?;
     pulls::register(module)?;
     select::register(module)
 }

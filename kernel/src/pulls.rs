@@ -1,24 +1,17 @@
 //! The fields of a pull request and its answer; the twin of `plain/pulls.py`.
 
-use std::io::Write;
-
-use pyo3::buffer::{PyBuffer, ReadOnlyCell};
-use pyo3::exceptions::{PyBufferError, PyOverflowError, PyValueError};
+use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::GILOnceCell;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
+use crate::answers::{copy_cells, header, set_sizes, Field};
 use crate::frames::json::text_end;
 use crate::hashes::body_crc;
 use crate::layout::*;
 use crate::select::{cells_of, long as unit_long, pick, Filter};
 
-const RESPONSE: i32 = 1;
-const PYTHON: u8 = 3;
-/// What our answers say: 5.5.0.
-const VERSION: i16 = 513;
-const BINARY: u32 = 1;
 const FOUND: i16 = 0;
 const NO_MATCH: i16 = 20;
 
@@ -68,7 +61,7 @@ type FieldValues<'a> = (
 );
 
 /// `[+-]?[0-9]{1,18}`.
-fn long(text: &str) -> Option<i64> {
+pub fn long(text: &str) -> Option<i64> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || digits.len() > 18 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -79,14 +72,14 @@ fn long(text: &str) -> Option<i64> {
     Some(if text.starts_with('-') { -value } else { value })
 }
 
-fn int(text: &str) -> Option<i64> {
+pub fn int(text: &str) -> Option<i64> {
     long(text).filter(|value| i32::try_from(*value).is_ok())
 }
 
 /// Texts by the number of their name; of two with one name the later counts, and the earlier may be anything.
-struct Fields<'a, const N: usize> {
+pub struct Fields<'a, const N: usize> {
     names: &'static [&'static str; N],
-    texts: [Option<&'a str>; N],
+    pub texts: [Option<&'a str>; N],
 }
 
 impl<'a, const N: usize> Fields<'a, N> {
@@ -104,7 +97,7 @@ impl<'a, const N: usize> Fields<'a, N> {
     }
 
     /// A number that may be missing.
-    fn number(&self, index: usize, read: fn(&str) -> Option<i64>) -> Option<Option<i64>> {
+    pub fn number(&self, index: usize, read: fn(&str) -> Option<i64>) -> Option<Option<i64>> {
         match self.texts[index] {
             None => Some(None),
             Some(text) => read(text).map(Some),
@@ -187,7 +180,7 @@ fn note_json<'a, const N: usize>(raw: &'a [u8], fields: &mut Fields<'a, N>) -> O
     }
 }
 
-fn read<'a, const N: usize>(
+pub fn read<'a, const N: usize>(
     raw: &'a [u8],
     is_binary: bool,
     names: &'static [&'static str; N],
@@ -391,136 +384,23 @@ fn values<'py, 'a>(
     Ok(Some((PyTuple::new(py, fields)?, parts.end)))
 }
 
-fn place(bound: i64) -> Option<usize> {
-    usize::try_from(bound).ok()
-}
-
-fn too_large<E>(_: E) -> PyErr {
-    PyOverflowError::new_err("an answer is too large for its frame")
-}
-
 /// Suggested broker, next, least and greatest offset, flags of the topic and of the group.
 type Numbers = (i64, i64, i64, i64, i64, i64);
 
-/// The header of an answer behind eight bytes for the sizes, which `set_sizes` writes.
-fn answer_head(
-    is_binary: bool,
-    opaque: i32,
-    code: i16,
-    remark: &[u8],
-    numbers: Numbers,
-) -> PyResult<Vec<u8>> {
+/// The fields of an answer, in Apache's order for either form of the header.
+fn answer_fields_of(is_binary: bool, numbers: Numbers) -> [(&'static str, Field<'static>); 6] {
     let (suggested, following, low, high, topic_flag, group_flag) = numbers;
-    let mut head: Vec<u8> = Vec::with_capacity(320);
-    head.extend([0; 8]);
+    let suggested = ("suggestWhichBrokerId", Field::Number(suggested));
+    let following = ("nextBeginOffset", Field::Number(following));
+    let low = ("minOffset", Field::Number(low));
+    let high = ("maxOffset", Field::Number(high));
+    let topic_flag = ("topicSysFlag", Field::Number(topic_flag));
+    let group_flag = ("groupSysFlag", Field::Number(group_flag));
     if is_binary {
-        head.extend(code.to_be_bytes());
-        head.push(PYTHON);
-        head.extend(VERSION.to_be_bytes());
-        head.extend(opaque.to_be_bytes());
-        head.extend(RESPONSE.to_be_bytes());
-        head.extend(
-            u32::try_from(remark.len())
-                .map_err(too_large)?
-                .to_be_bytes(),
-        );
-        head.extend(remark);
-        let fields = head.len();
-        head.extend([0; 4]);
-        for (name, number) in [
-            ("suggestWhichBrokerId", suggested),
-            ("nextBeginOffset", following),
-            ("minOffset", low),
-            ("maxOffset", high),
-            ("topicSysFlag", topic_flag),
-            ("groupSysFlag", group_flag),
-        ] {
-            head.extend((name.len() as u16).to_be_bytes());
-            head.extend(name.as_bytes());
-            let value = head.len();
-            head.extend([0; 4]);
-            write!(head, "{number}")?;
-            let size = (head.len() - value - 4) as u32;
-            head[value..value + 4].copy_from_slice(&size.to_be_bytes());
-        }
-        let size = u32::try_from(head.len() - fields - 4).map_err(too_large)?;
-        head[fields..fields + 4].copy_from_slice(&size.to_be_bytes());
+        [suggested, following, low, high, topic_flag, group_flag]
     } else {
-        write!(
-            head,
-            "{{\"code\":{code},\"extFields\":{{\"suggestWhichBrokerId\":\"{suggested}\",\
-             \"groupSysFlag\":\"{group_flag}\",\"nextBeginOffset\":\"{following}\",\"maxOffset\":\"{high}\",\
-             \"minOffset\":\"{low}\",\"topicSysFlag\":\"{topic_flag}\"}},\"flag\":1,\"language\":\"PYTHON\",\
-             \"opaque\":{opaque},\"remark\":\""
-        )?;
-        head.extend(remark);
-        write!(
-            head,
-            "\",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":{VERSION}}}"
-        )?;
+        [suggested, group_flag, following, high, low, topic_flag]
     }
-    if head.len() - 8 > HEADER_BYTES_MAX {
-        return Err(too_large(()));
-    }
-    Ok(head)
-}
-
-fn set_sizes(head: &mut [u8], is_binary: bool, body_bytes: usize) -> PyResult<()> {
-    let header_bytes = head.len() - 8;
-    let size = u32::try_from(4 + header_bytes + body_bytes).map_err(too_large)?;
-    let word = if is_binary { BINARY << 24 } else { 0 } | header_bytes as u32;
-    head[..4].copy_from_slice(&size.to_be_bytes());
-    head[4..8].copy_from_slice(&word.to_be_bytes());
-    Ok(())
-}
-
-/// Copy to the start of `to`; returns what is behind it.
-fn copy_cells<'a>(to: &'a mut [u8], cells: &[ReadOnlyCell<u8>]) -> &'a mut [u8] {
-    let (part, behind) = to.split_at_mut(cells.len());
-    for (byte, cell) in part.iter_mut().zip(cells) {
-        *byte = cell.get();
-    }
-    behind
-}
-
-/// A whole answer frame; see `plain/pulls.py`.
-#[pyfunction]
-fn pull_answer<'py>(
-    py: Python<'py>,
-    is_binary: bool,
-    opaque: i32,
-    code: i16,
-    remark: &[u8],
-    numbers: Numbers,
-    pieces: Vec<(PyBuffer<u8>, Bound<'py, PyBytes>)>,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let mut head = answer_head(is_binary, opaque, code, remark, numbers)?;
-    let mut slices: Vec<&[ReadOnlyCell<u8>]> = Vec::with_capacity(32);
-    let mut body_bytes = 0;
-    for (piece, bounds) in &pieces {
-        let cells = piece
-            .as_slice(py)
-            .ok_or_else(|| PyBufferError::new_err("a piece is not contiguous"))?;
-        for bound in bounds.as_bytes().chunks(SLICE_BYTES) {
-            let slice = i64_at(bound, 0)
-                .and_then(place)
-                .zip(i64_at(bound, 8).and_then(place))
-                .and_then(|(start, end)| cells.get(start..end));
-            let slice =
-                slice.ok_or_else(|| PyValueError::new_err("a slice does not lie in its piece"))?;
-            body_bytes += slice.len();
-            slices.push(slice);
-        }
-    }
-    set_sizes(&mut head, is_binary, body_bytes)?;
-    PyBytes::new_with(py, head.len() + body_bytes, |frame| {
-        let (start, mut rest) = frame.split_at_mut(head.len());
-        start.copy_from_slice(&head);
-        for slice in &slices {
-            rest = copy_cells(rest, slice);
-        }
-        Ok(())
-    })
 }
 
 /// What pulls have in common: topic, filter, limits of records in memory and on the disk, then which brokers are suggested
@@ -584,13 +464,14 @@ fn answer_pulls<'py>(
         let last = (picked.at - 1) * UNIT_BYTES;
         let is_slow = lags && unit_long(&units[last..last + 8]) < memory_start;
         let (code, remark) = if picked.count > 0 {
-            (FOUND, &b"FOUND"[..])
+            (FOUND, "FOUND")
         } else {
-            (NO_MATCH, &b"NO_MATCHED_MESSAGE"[..])
+            (NO_MATCH, "NO_MATCHED_MESSAGE")
         };
         let suggested = if is_slow { numbers.1 } else { numbers.0 };
         let numbers = (suggested, following, low, high, numbers.2, numbers.3);
-        let mut head = answer_head(is_binary, opaque, code, remark, numbers)?;
+        let fields = answer_fields_of(is_binary, numbers);
+        let mut head = header(is_binary, opaque, code, Some(remark), &fields)?;
         let body_bytes: usize = picked.slices.iter().map(|(start, end)| end - start).sum();
         set_sizes(&mut head, is_binary, body_bytes)?;
         total += head.len() + body_bytes;
@@ -618,6 +499,5 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pull_fields, module)?)?;
     module.add_function(wrap_pyfunction!(answer_fields, module)?)?;
     module.add_function(wrap_pyfunction!(record_values, module)?)?;
-    module.add_function(wrap_pyfunction!(answer_pulls, module)?)?;
-    module.add_function(wrap_pyfunction!(pull_answer, module)?)
+    module.add_function(wrap_pyfunction!(answer_pulls, module)?)
 }

@@ -17,7 +17,6 @@ from tests.unit.wire.recorded import recorded_frames
 from orbitmq.codes import SerializeType
 from orbitmq.errors import RecordError
 from orbitmq.filter import encode_program, parse
-from orbitmq.kernel.layout import SLICE
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import encode_binary_fields
@@ -225,26 +224,6 @@ def fuzz_pull_fields(rng: random.Random, note: Callable[[bytes], None]) -> None:
     same(lambda kernel: kernel.pull_fields(raw, is_binary))
 
 
-def fuzz_pull_answer(rng: random.Random, note: Callable[[bytes], None]) -> None:
-    remark = bytes(rng.choices(b"ABC_XYZ", k=rng.randrange(30)))
-    note(remark)
-    numbers = tuple(rng.choice((0, 1, -1, 2**31, 2**63 - 1, -(2**63), rng.getrandbits(40))) for _ in range(6))
-    opaque, code = rng.choice((0, -1, 2**31 - 1, -(2**31))), rng.choice((0, 19, 21, 32767))
-    pieces = []
-    for _ in range(rng.randrange(4)):
-        piece = rng.randbytes(rng.randrange(40))
-        bounds = sorted(
-            rng.randrange(-1 if rng.random() < 0.01 else 0, 41) for _ in range(2 * rng.randrange(3))
-        )
-        places = [min(bound, len(piece)) for bound in bounds]
-        packed = b"".join(SLICE.pack(*each) for each in zip(places[::2], places[1::2], strict=True))
-        pieces.append((memoryview(piece), packed[:-1] if rng.random() < 0.01 else packed))
-    for is_binary in (True, False):
-        same(
-            lambda kernel, form=is_binary: kernel.pull_answer(form, opaque, code, remark, numbers, pieces)  # type: ignore[misc]  # a default in a lambda
-        )
-
-
 @cache
 def _answers() -> list[tuple[bytes, bool]]:
     found = [
@@ -298,7 +277,6 @@ READ_TARGETS = {
     "kernel-select": fuzz_select,
     "kernel-answer-pulls": fuzz_answer_pulls,
     "kernel-pull-fields": fuzz_pull_fields,
-    "kernel-pull-answer": fuzz_pull_answer,
     "kernel-answer-fields": fuzz_answer_fields,
     "kernel-record-values": fuzz_record_values,
 }

@@ -26,7 +26,7 @@ from tests.unit.transport.loops import run
 
 from orbitmq.broker.config import BrokerRole
 from orbitmq.broker.pop.checkpoints import Checkpoint
-from orbitmq.broker.pop.revive_records import encode_checkpoint
+from orbitmq.kernel import checkpoint_bodies
 from orbitmq.model.topic import TopicConfig
 from orbitmq.record.codec import decode_records
 from orbitmq.requests import RequestCode
@@ -159,7 +159,7 @@ def test_checkpoint_of_apache_that_the_timer_delivers_is_seen_at_once(tmp_path: 
                 TOPIC, GROUP, 0, 0, now_ms - 4_500, 1_000, 0, range(1), 0, 0, -1, 0, False
             )
             properties = b"TAGS\x01ck\x02TIMER_OUT_MS\x01%d\x02" % now_ms
-            body = encode_checkpoint(checkpoint, "broker-a")
+            [body] = checkpoint_bodies([checkpoint], "broker-a")
             host = broker.pop.store_host
             broker.puts.deliver([NewMessage(broker.pop.log.topic, 0, body, properties, now_ms, host)])
             (again,) = await until_popped(client)

@@ -251,8 +251,8 @@ class Broker:
         self.security.see(self.store, self.groups.configs, self.topics.configs, self.config)
         self.security.recheck(self._pull.waiters, self._pop.waiters, self._pop.notified)
         sends = (self._send.read_ended, self.security.guard, self._append_pending)
-        pulls = PullRuns(self._pull, self.store.reader, sends[1]).serve
-        self.main_router = Router(routes, reasons, *sends, pulls)
+        pulls = PullRuns(self._pull, self.store.reader, sends[1])
+        self.main_router = Router(routes, reasons, *sends, pulls.runs() | self._pop.runs(sends[1]))
         fast = Router([route for route in routes if route.fast_port], reasons, *sends)
         self._server = Server(
             [

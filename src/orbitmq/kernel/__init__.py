@@ -5,10 +5,12 @@ compiled twin. The interface is the ``__all__`` of these modules; its functions 
 this package was imported (``chosen.py``). Numbers and positions are in ``layout.py``, which both twins share.
 """
 
+from orbitmq.kernel.plain.answers import *
 from orbitmq.kernel.plain.columns import *
 from orbitmq.kernel.plain.frames import *
 from orbitmq.kernel.plain.hashes import *
 from orbitmq.kernel.plain.index import *
+from orbitmq.kernel.plain.pops import *
 from orbitmq.kernel.plain.pulls import *
 from orbitmq.kernel.plain.records import *
 from orbitmq.kernel.plain.select import *

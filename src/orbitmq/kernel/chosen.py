@@ -13,13 +13,13 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any, Final
 
-API: Final = 13
+API: Final = 14
 """Version of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
 
 
 def _interface() -> Mapping[str, Callable[..., Any]]:
     """Returns the functions of the plain kernel, and its one compiled class."""
-    modules = ("columns", "frames", "hashes", "index", "pulls", "records", "select")
+    modules = ("answers", "columns", "frames", "hashes", "index", "pops", "pulls", "records", "select")
     listed = (
         (name, getattr(module, name))
         for module in (import_module(f"orbitmq.kernel.plain.{each}") for each in modules)

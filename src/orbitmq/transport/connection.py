@@ -37,7 +37,7 @@ from orbitmq.runtime.stalls import HOLD_S, STALLS, monotonic
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.transport.busy_wait import BusyWait
 from orbitmq.transport.held_memory import PRESSED_BYTES, HeldMemory
-from orbitmq.transport.router import Answer, PullServer, Router, finish_slow_request, refuse
+from orbitmq.transport.router import Answer, Router, finish_slow_request, refuse
 from orbitmq.transport.tls import TLS_RECORD_START, ServerTls, TlsFilter, TlsMode
 from orbitmq.wire.frame import (
     FRAME_BYTES_MAX,
@@ -270,9 +270,9 @@ class Connection(asyncio.Protocol):
         began = monotonic()
         self._collecting = True
         pause_bytes = self._limits.write_pause_bytes
-        # A lone pull costs less on its own.
-        if len(frames) > 1 and frames[0].pull is not None and self._router.pulls is not None:
-            frames = self._serve_pulls(self._router.pulls, frames)
+        # A lone request costs less on its own.
+        if len(frames) > 1 and frames[0].code in self._router.runs:
+            frames = self._serve_runs(frames)
         for index, frame in enumerate(frames):
             if frame.flag & _RESPONSE:
                 self._complete(frame)
@@ -295,14 +295,25 @@ class Connection(asyncio.Protocol):
         if held_s > HOLD_S:
             self._note_stall(frames, held_s)
 
-    def _serve_pulls(self, serve: PullServer, frames: list[Frame]) -> list[Frame]:
-        """Serve the pulls at the start of a read. Returns the other frames, or none if the peer stopped reading."""
+    def _serve_runs(self, frames: list[Frame]) -> list[Frame]:
+        """Serve the runs of requests at the start of a read. Returns the other frames, or none if the peer stopped
+        reading."""
+        runs = self._router.runs
         at, count = 0, len(frames)
-        while at < count and frames[at].pull is not None:
-            answer, at = serve(frames, at, self)
-            if answer is None:
-                answer = self._router.dispatch(frames[at], self)
-                at += 1
+        while at < count:
+            frame = frames[at]
+            serve = runs.get(frame.code)
+            if serve is None or frame.flag & _RESPONSE:
+                break
+            try:
+                answer, end = serve(frames, at, self)
+            except Exception:  # a bug here must not leave a read half served
+                logger.exception("requests not served together code=%d peer=%s", frame.code, self.remote_text)
+                end = at
+            if end == at:
+                answer = self._router.dispatch(frame, self)
+                end += 1
+            at = end
             if answer is not None:
                 self._out.append(answer)
                 self._out_bytes += len(answer)

@@ -29,12 +29,13 @@ __all__ = [
     "PARKED",
     "Answer",
     "Call",
+    "Guard",
     "Parked",
-    "PullServer",
     "RawRoute",
     "Reply",
     "Route",
     "Router",
+    "RunServer",
     "encode_reply",
 ]
 
@@ -86,9 +87,12 @@ class Call(Generic[H]):
 
 Handler = Callable[[Call[Any]], "Answer | Awaitable[Answer]"]
 RawHandler = Callable[[Frame, "Connection"], bytes | None]
-PullServer = Callable[[list[Frame], int, "Connection"], tuple[bytes | None, int]]
-"""Takes frames and the index of a pull among them. Returns the answers to that pull and to pulls that follow it, and
-the index of the first frame not answered; None when the first pull must be dispatched on its own. Never raises."""
+Guard = Callable[[Frame, "Connection"], None]
+"""Checks a request before its handler and raises ``BrokerError`` to refuse it."""
+RunServer = Callable[[list[Frame], int, "Connection"], tuple[bytes | None, int]]
+"""Serves consecutive requests with the same code. Takes frames and the index of the first of them. Returns the
+answers that can be sent now, if any, and the index of the first frame not served. If that is the first one, or the
+server raises, the first request is dispatched on its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +141,12 @@ class Router:
     after_read: Callable[[], None] | None = None
     """Called once after all requests of one socket read were dispatched, to finish work in bulk or to schedule it for
     the end of the loop turn, shared with the reads of other connections."""
-    guard: Callable[[Frame, Connection], None] | None = None
-    """Checks every request before its handler and raises ``BrokerError`` to refuse it."""
+    guard: Guard | None = None
     before_close: Callable[[], None] | None = None
     """Called before a graceful close. Finishes the work scheduled by ``after_read``, so that the connection's
     requests are answered first."""
-    pulls: PullServer | None = None
-    """Serves consecutive pulls of a read together, with the same answers and guard as their route."""
+    runs: Mapping[int, RunServer] = field(default_factory=dict)
+    """Servers of consecutive requests of a read by code, with the same answers and guard as their routes."""
     _handlers: dict[int, RawHandler] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:

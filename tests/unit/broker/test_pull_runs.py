@@ -42,8 +42,8 @@ class Broker:
         self.world.topic("Other", queues=4, topic_sys_flag=1)
         self.world.groups.update(SubscriptionGroupConfig(group_name="lagging", group_sys_flag=2, broker_id=1))
         self.runs = PullRuns(self.puller.handlers, self.world.store.reader, guard)
-        pulls = self.runs.serve if together else None
-        self.router = Router(self.puller.handlers.routes(), guard=guard, pulls=pulls)
+        self.serve_run = self.runs.serve if together else None
+        self.router = Router(self.puller.handlers.routes(), guard=guard)
 
     def fill(self, count: int) -> None:
         for number in range(count):
@@ -56,10 +56,10 @@ class Broker:
         frames = FrameDecoder().feed(b"".join(requests))
         answers, at = list[bytes](), 0
         while at < len(frames):
-            answer = None
-            if self.router.pulls is not None:
-                answer, at = self.router.pulls(frames, at, self.puller.connection)
-            if answer is None:
+            answer, before = None, at
+            if self.serve_run is not None:
+                answer, at = self.serve_run(frames, at, self.puller.connection)
+            if at == before:
                 answer = self.router.dispatch(frames[at], self.puller.connection)
                 at += 1
             if answer is not None:

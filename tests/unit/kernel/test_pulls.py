@@ -11,11 +11,10 @@ from tests.unit.wire.recorded import recorded_frames
 from orbitmq.codes import SerializeType
 from orbitmq.errors import HeaderFieldError
 from orbitmq.kernel import PullFields
-from orbitmq.kernel.layout import SLICE
 from orbitmq.record.codec import Record, decode_record, encode_record
 from orbitmq.requests import RequestCode
 from orbitmq.store.types import NewMessage
-from orbitmq.wire.frame import Frame, FrameDecoder, encode_binary_fields, encode_response
+from orbitmq.wire.frame import Frame, encode_binary_fields
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers.consume import PullMessageRequest, PullMessageResponse
 from orbitmq.wire.pulls import read_pull
@@ -37,10 +36,6 @@ FIELDS = {
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
 HOST_V6 = bytes(range(16)) + b"\0\0\x2a\x9f"
 ROCKETMQ, JSON = SerializeType.ROCKETMQ, SerializeType.JSON
-
-
-def packed_slices(slices: list[tuple[int, int]]) -> bytes:
-    return b"".join(SLICE.pack(*each) for each in slices)
 
 
 def typed(raw: bytes, form: SerializeType) -> PullFields | None:
@@ -172,59 +167,6 @@ def test_region_cut_or_damaged_anywhere_is_read_alike(kernel: Kernel) -> None:
             assert_read_alike(kernel, raw[:position], form=form)
             for byte in (0x00, 0x01, 0x22, 0x30, 0xFF):
                 assert_read_alike(kernel, raw[:position] + bytes([byte]) + raw[position + 1 :], form=form)
-
-
-@pytest.mark.parametrize(
-    "numbers", [(0, 32, 0, 40, 0, 0), (1, 0, -1, 0, 2**31 - 1, 5), (0, 2**63 - 1, 9, 10, 1, 2)]
-)
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        [],
-        [(b"messages" * 100, [(0, 800)])],
-        [
-            (b"-a--bc", [(1, 2), (4, 6)]),
-            (memoryview(b"-de-")[1:3], [(0, 2)]),
-            (bytearray(b"f"), [(0, 0), (0, 1)]),
-            (b"g", []),
-        ],
-    ],
-    ids=["none", "one", "several"],
-)
-def test_answer_is_what_the_general_writer_writes(
-    kernel: Kernel,
-    numbers: tuple[int, int, int, int, int, int],
-    pieces: list[tuple[bytes, list[tuple[int, int]]]],
-) -> None:
-    names = (
-        "suggestWhichBrokerId",
-        "nextBeginOffset",
-        "minOffset",
-        "maxOffset",
-        "topicSysFlag",
-        "groupSysFlag",
-    )
-    ext = {name: str(number) for name, number in zip(names, numbers, strict=True)}
-    body = b"".join(piece[start:end] for piece, slices in pieces for start, end in slices)
-    packed = [(piece, packed_slices(slices)) for piece, slices in pieces]
-    general = encode_response(20, 77, ext, body, "NO_MATCHED_MESSAGE", ROCKETMQ)
-    assert kernel.pull_answer(True, 77, 20, b"NO_MATCHED_MESSAGE", numbers, packed) == general
-    written = kernel.pull_answer(False, -77, 20, b"NO_MATCHED_MESSAGE", numbers, packed)
-    [found] = FrameDecoder().feed(written)
-    [expected] = FrameDecoder().feed(encode_response(20, -77, ext, body, "NO_MATCHED_MESSAGE", JSON))
-    assert found.ext_fields == expected.ext_fields
-    found.ext_raw = expected.ext_raw = b""
-    found._ext = expected._ext = None
-    assert found == expected
-
-
-@pytest.mark.parametrize(
-    "slices",
-    [*(packed_slices([each]) for each in ((0, 5), (3, 2), (-1, 2), (5, 6))), packed_slices([(0, 1)])[:-1]],
-)
-def test_slice_outside_of_its_piece_is_refused(kernel: Kernel, slices: bytes) -> None:
-    with pytest.raises(ValueError):
-        kernel.pull_answer(True, 1, 0, b"FOUND", (0, 0, 0, 0, 0, 0), [(b"four", slices)])
 
 
 def test_recorded_answers_are_read(kernel: Kernel) -> None:

@@ -228,7 +228,7 @@ def pull_router(served: list[list[int]], together: int) -> Router:
         served.append([frame.opaque])
         return encode_response(0, frame.opaque)
 
-    return Router([RawRoute(11, alone), RawRoute(10, alone)], pulls=serve)
+    return Router([RawRoute(11, alone), RawRoute(10, alone)], runs={11: serve})
 
 
 @on_both_loops

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Protocol
 
+import msgspec
+
 from orbitmq.broker.pop.receipts import (
     ORDERED_QUEUE_ID,
     RETRY_TOPIC_V1,
@@ -20,29 +22,31 @@ from orbitmq.broker.pop.receipts import (
     Receipt,
     parse_receipt,
 )
-from orbitmq.broker.pop.service import Handout, PopQuestion, PopService
+from orbitmq.broker.pop.round import Handout, PopQuestion, PopRound
+from orbitmq.broker.pop.service import PopService
 from orbitmq.broker.pop.waiters import ANY_QUEUE, PopWaiters, Waiting
 from orbitmq.broker.tables.clients import ConsumerTable
-from orbitmq.codes import Perm, ResponseCode, Version
+from orbitmq.codes import Perm, ResponseCode, SerializeType
 from orbitmq.errors import (
     BrokerError,
     InvalidParameter,
     MessageIllegal,
     NoMessage,
     NoPermission,
+    RemoteProtocolError,
     ServerError,
     SubscriptionGroupNotExist,
     SubscriptionParseFailed,
     SystemBusy,
     TopicNotFound,
 )
-from orbitmq.kernel import Filter
+from orbitmq.kernel import Filter, ack_fields, encode_answers, pop_answer
 from orbitmq.model.names import pop_retry_topic, retry_topic
 from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
 from orbitmq.model.topic import MESSAGE_TYPE_ATTRIBUTE, TopicConfig
 from orbitmq.requests import RequestCode
 from orbitmq.transport.connection import Connection
-from orbitmq.transport.router import Call, RawRoute, Reply, Route
+from orbitmq.transport.router import Call, Guard, RawRoute, Reply, Route, RunServer
 from orbitmq.wire.bodies.heartbeat import ConsumeType, MessageModel
 from orbitmq.wire.bodies.queues import BatchAck, read_batch_acks
 from orbitmq.wire.frame import Frame, encode_response
@@ -61,6 +65,16 @@ __all__ = ["PopHandlers", "SqlFilters"]
 
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _READ: Final = int(Perm.READ)
+_POP: Final = int(RequestCode.POP_MESSAGE)
+_ACK: Final = int(RequestCode.ACK_MESSAGE)
+_ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+_SUCCESS: Final = int(ResponseCode.SUCCESS)
+_POLLING_FULL: Final = int(ResponseCode.POLLING_FULL)
+_POLLING_TIMEOUT: Final = int(ResponseCode.POLLING_TIMEOUT)
+_RUN_MAX: Final = 64
+"""Maximum pops served together."""
+_ENOUGH_BYTES: Final = 512 * 1024
+"""Size of the messages handed out together. After that a connection checks whether its peer still reads."""
 _COUNT_MAX: Final = 32
 _FACTOR: Final = "priority.factor"
 _LATE_MS: Final = 500
@@ -68,19 +82,29 @@ _EARLY_MS: Final = 50
 """How much earlier a wait ends, so that the answer arrives when the client expects it."""
 _POLL_MS_MAX: Final = 3_600_000
 _INVISIBLE_MS_MAX: Final = 30 * 24 * 3_600_000
-_FOUND: Final = b"FOUND"
-_NOTHING: Final = b"NO_MESSAGE_IN_QUEUE"
+_FOUND: Final = "FOUND"
+_NOTHING: Final = "NO_MESSAGE_IN_QUEUE"
 _UNSET: Final = "not set any response code"
 """Default remark of Apache's answers."""
 _LEARN_MS: Final = 60_000
 _LEARNT_MAX: Final = 10_000
 _ZEROS: Final = {"invisibleTime": "0", "restNum": "0", "popTime": "0", "reviveQid": "0"}
 _CHANGE_ZEROS: Final = {"invisibleTime": "0", "popTime": "0", "reviveQid": "0"}
-_JSON_REPLY: Final = (
-    b'{"code":%d,"extFields":{"invisibleTime":"%d","startOffsetInfo":"%b","restNum":"%d",%b"popTime":"%d",'
-    b'"reviveQid":"%d","msgOffsetInfo":"%b"},"flag":1,"language":"PYTHON","opaque":%d,"remark":"%b",'
-    b'"serializeTypeCurrentRPC":"JSON","version":' + str(Version.OURS).encode() + b"}"
-)
+
+
+class _Popper(msgspec.Struct, frozen=True, gc=False):
+    """What the pops of one group and topic share within a read."""
+
+    topic: TopicConfig
+    selection: Filter | None
+    retry_topics: tuple[str, ...]
+    is_ranked: bool
+    """Whether the topic's queues have priorities."""
+
+
+_PlainAnswer = tuple[bool, int, int, str | None, tuple[()]]
+_PopperKey = tuple[str, str, str | None, str | None, bool | None]
+"""Topic, group, filter expression and its kind, whether ordered."""
 
 
 class SqlFilters(Protocol):
@@ -123,6 +147,7 @@ class PopHandlers:
             limit_of_place=lambda: self.config.pop_polling_per_key,
         )
         self.service.changed = self._changed
+        self.guard: Guard | None = None
         self._releasing = False
         self._learnt: dict[tuple[str, str, str | None, str | None], int] = {}
 
@@ -137,6 +162,12 @@ class PopHandlers:
             RawRoute(RequestCode.PEEK_MESSAGE, self.peek, fast_port=False),
             Route(RequestCode.POP_ROLLBACK, self.rollback, Empty),
         ]
+
+    def runs(self, guard: Guard | None) -> dict[int, RunServer]:
+        """The requests that are served together when a read brings several. They do not pass through the router, so
+        its guard is called for each of them."""
+        self.guard = guard
+        return {RequestCode.POP_MESSAGE: self.pops, RequestCode.ACK_MESSAGE: self.acks}
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Called by the store when a queue receives messages."""
@@ -162,36 +193,103 @@ class PopHandlers:
 
     def pop(self, frame: Frame, connection: Connection) -> bytes | None:
         """POP_MESSAGE (200050)."""
-        request = decode_header(PopMessageRequest, frame)
-        try:
-            return self._pop(frame, connection, request)
-        except BrokerError as error:
-            return _refused(frame, error, _ZEROS)
+        return self._serve([(frame, decode_header(PopMessageRequest, frame))], connection)[0]
 
-    def _pop(self, frame: Frame, connection: Connection, request: PopMessageRequest) -> bytes | None:
-        now_ms = self.clock.now_ms()
+    def pops(self, frames: list[Frame], at: int, connection: Connection) -> tuple[bytes | None, int]:
+        """Serve consecutive pops of a socket read together; see ``RunServer``."""
+        asked: list[tuple[Frame, PopMessageRequest]] = []
+        try:
+            for frame in frames[at : at + _RUN_MAX]:
+                if frame.code != _POP or frame.flag:
+                    break
+                if self.guard is not None:
+                    self.guard(frame, connection)
+                asked.append((frame, decode_header(PopMessageRequest, frame)))
+        except (BrokerError, RemoteProtocolError):
+            pass  # raised again, and answered, when that pop is served on its own
+        answers, count = self._serve(asked, connection)
+        return answers, at + count
+
+    def _serve(
+        self, asked: list[tuple[Frame, PopMessageRequest]], connection: Connection
+    ) -> tuple[bytes | None, int]:
+        """Returns the answers that can be sent now, and how many pops were served. Each failure is answered."""
+        turn = PopRound(self.service)
+        poppers: dict[_PopperKey, _Popper] = {}
+        served: list[tuple[Frame, PopQuestion, Handout, int] | bytes | None] = []
+        size_bytes = 0
+        for frame, request in asked:
+            try:
+                one = self._pop(turn, frame, connection, request, poppers)
+            except BrokerError as error:
+                served.append(_refused(frame, error, _ZEROS))
+                continue
+            served.append(one)
+            if one is not None:
+                size_bytes += one[2].size_bytes
+                if size_bytes >= _ENOUGH_BYTES or self.config.pop_threshold_enabled:
+                    break
+        refusal: BrokerError | None = None
+        try:
+            turn.store()
+        except BrokerError as error:
+            refusal = error
+        answers = []
+        for each in served:
+            answer = self._answer(each, refusal) if isinstance(each, tuple) else each
+            if answer is not None:
+                answers.append(answer)
+        return b"".join(answers) if answers else None, len(served)
+
+    def _pop(
+        self,
+        turn: PopRound,
+        frame: Frame,
+        connection: Connection,
+        request: PopMessageRequest,
+        poppers: dict[_PopperKey, _Popper],
+    ) -> tuple[Frame, PopQuestion, Handout, int] | None:
+        """Hand messages out, or park the request and return None. Raises ``BrokerError``."""
+        now_ms = turn.now_ms
         born_ms = request.born_time or now_ms
         if now_ms - born_ms - request.poll_time > _LATE_MS:
             raise BrokerError(
                 f"the broker[{self._host}] pop message is timeout too much", code=ResponseCode.POLLING_TIMEOUT
             )
-        question = self._question(request, connection)
-        if self.service.full and not question.ordered:
-            return self._encode(frame, question, Handout(now_ms, 0), ResponseCode.POLLING_FULL)
-        handout = self.service.pop(question)
-        place = (question.topic, question.group, max(ANY_QUEUE, request.queue_id))
+        question = self._question(request, connection, poppers)
+        if turn.is_full and not question.ordered:
+            return frame, question, Handout(now_ms, 0), _POLLING_FULL
+        handout = turn.hand_out(question)
         if handout.count:
             if handout.rest and self.waiters.count:
-                self.waiters.wake(*place)
-            return self._encode(frame, question, handout, ResponseCode.SUCCESS)
+                self.waiters.wake(question.topic, question.group, max(ANY_QUEUE, request.queue_id))
+            return frame, question, handout, _SUCCESS
         wait_ms = _wait_ms(born_ms, request.poll_time, now_ms)
         if wait_ms <= 0 or frame.is_oneway:
-            return self._encode(frame, question, handout, ResponseCode.POLLING_TIMEOUT)
+            return frame, question, handout, _POLLING_TIMEOUT
+        place = (question.topic, question.group, max(ANY_QUEUE, request.queue_id))
         if not self._park(self.waiters, frame, connection, place, wait_ms):
-            return self._encode(frame, question, handout, ResponseCode.POLLING_FULL)
+            return frame, question, handout, _POLLING_FULL
         if handout.unseen:
             self.waiters.wake(*place)
         return None
+
+    @staticmethod
+    def _answer(served: tuple[Frame, PopQuestion, Handout, int], refusal: BrokerError | None) -> bytes | None:
+        frame, question, handout, code = served
+        if refusal is not None and handout.has_checkpoints:
+            return _refused(frame, refusal, _ZEROS)
+        if frame.is_oneway:
+            return None
+        return pop_answer(
+            frame.opaque,
+            code,
+            _FOUND if handout.count else _NOTHING,
+            (question.invisible_ms, handout.rest, handout.pop_time_ms, handout.revive_queue_id),
+            ";".join(handout.order_counts) if question.ordered else None,
+            handout.parts,
+            handout.pieces,
+        )
 
     def _park(
         self,
@@ -211,19 +309,21 @@ class PopHandlers:
         """Retry a waiting pop, repeating all checks."""
         frame = waiting.frame
         answer: bytes | None
+        turn = PopRound(self.service)
         try:
-            question = self._question(decode_header(PopMessageRequest, frame), waiting.connection)
-            if self._releasing or (self.service.full and not question.ordered):
-                code = ResponseCode.POLLING_TIMEOUT if self._releasing else ResponseCode.POLLING_FULL
-                answer = self._encode(frame, question, Handout(self.clock.now_ms(), 0), code)
+            question = self._question(decode_header(PopMessageRequest, frame), waiting.connection, {})
+            if self._releasing or (turn.is_full and not question.ordered):
+                handout = Handout(turn.now_ms, 0)
+                code = _POLLING_TIMEOUT if self._releasing else _POLLING_FULL
             else:
-                handout = self.service.pop(question)
+                handout = turn.hand_out(question)
+                turn.store()
                 if not handout.count and not expired:
                     if handout.unseen:
                         self.waiters.wake(*waiting.place)
                     return False
-                code = ResponseCode.SUCCESS if handout.count else ResponseCode.POLLING_TIMEOUT
-                answer = self._encode(frame, question, handout, code)
+                code = _SUCCESS if handout.count else _POLLING_TIMEOUT
+            answer = self._answer((frame, question, handout, code), None)
         except BrokerError as error:
             answer = _refused(frame, error, _ZEROS)
         if answer is not None:
@@ -234,48 +334,60 @@ class PopHandlers:
     def _host(self) -> str:
         return self.config.public_host
 
-    def _question(self, request: PopMessageRequest, connection: Connection) -> PopQuestion:
+    def _question(
+        self, request: PopMessageRequest, connection: Connection, poppers: dict[_PopperKey, _Popper]
+    ) -> PopQuestion:
         """Check a pop in Apache's order."""
-        topic, group = self._checked(
-            request.topic, request.consumer_group, request.queue_id, request.max_msg_nums, connection
-        )
-        selection = self._selection(group, topic.topic_name, request.exp, request.exp_type)
-        self._learn(group, topic.topic_name, request.exp, request.exp_type)
-        ordered = request.order is True
-        retry_topics = () if ordered else self.service.retry_topics(topic.topic_name, group)
-        for name in retry_topics[:1]:
-            self.topics.check_room_for(name)
+        group, queue_id, ordered = request.consumer_group, request.queue_id, request.order is True
+        key = (request.topic, group, request.exp, request.exp_type, request.order)
+        popper = poppers.get(key)
+        if popper is None or request.max_msg_nums > _COUNT_MAX or queue_id >= popper.topic.read_queue_nums:
+            popper = poppers[key] = self._popper(request, connection)
+        topic, config = popper.topic, self.config
         dice = self.service.dice()
-        ranked = not ordered and self._ranked(topic, group)
+        ranked = popper.is_ranked and self._ranked(group)
+        if queue_id >= 0:
+            queue_ids: Sequence[int] = (queue_id,)
+        elif ranked:
+            queue_ids = self._ranked_queue_ids(topic)
+        else:
+            queue_ids = _queue_ids(topic, queue_id, dice)
         return PopQuestion(
             topic.topic_name,
             group,
-            self._ranked_queue_ids(topic, request.queue_id)
-            if ranked
-            else _queue_ids(topic, request.queue_id, dice),
+            queue_ids,
             request.max_msg_nums,
             max(0, min(request.invisible_time, _INVISIBLE_MS_MAX)),
             request.init_mode == 1,
-            selection,
+            popper.selection,
             ordered,
             request.attempt_id,
-            retry_topics,
-            dice < (self.config.pop_retry_percent_ranked if ranked else self.config.pop_retry_percent),
+            popper.retry_topics,
+            dice < (config.pop_retry_percent_ranked if ranked else config.pop_retry_percent),
         )
 
-    def _ranked(self, topic: TopicConfig, group: str) -> bool:
-        """Whether a pop reads queues by priority. It does for PRIORITY topics, with the percentage in the group's
-        factor."""
-        if topic.attributes.get(MESSAGE_TYPE_ATTRIBUTE) != "PRIORITY":
-            return False
+    def _popper(self, request: PopMessageRequest, connection: Connection) -> _Popper:
+        """Check the group, the topic and the filter of a pop. Raises ``BrokerError``."""
+        topic, group = self._checked(
+            request.topic, request.consumer_group, request.queue_id, request.max_msg_nums, connection
+        )
+        name, ordered = topic.topic_name, request.order is True
+        selection = self._selection(group, name, request.exp, request.exp_type)
+        self._learn(group, name, request.exp, request.exp_type)
+        retry_topics = () if ordered else tuple(self.service.retry_topics(name, group))
+        for retry_name in retry_topics[:1]:
+            self.topics.check_room_for(retry_name)
+        is_ranked = not ordered and topic.attributes.get(MESSAGE_TYPE_ATTRIBUTE) == "PRIORITY"
+        return _Popper(topic, selection, retry_topics, is_ranked)
+
+    def _ranked(self, group: str) -> bool:
+        """Whether a pop of a PRIORITY topic reads queues by priority: with the percentage in the group's factor."""
         found = self.groups.find(group)
         text = found.attributes.get(_FACTOR, "") if found is not None else ""
         return self.service.dice() < (int(text) if text.isdigit() else 100)
 
-    def _ranked_queue_ids(self, topic: TopicConfig, queue_id: int) -> Sequence[int]:
+    def _ranked_queue_ids(self, topic: TopicConfig) -> Sequence[int]:
         """Queue ids, highest priority first."""
-        if queue_id >= 0:
-            return (queue_id,)
         numbers = range(topic.read_queue_nums)
         return numbers[::-1] if self.config.pop_priority_ascending else numbers
 
@@ -339,43 +451,57 @@ class PopHandlers:
         for one in (subscription, retries):
             self.consumers.learn(group, ConsumeType.POP, MessageModel.CLUSTERING, one)
 
-    def _encode(self, frame: Frame, question: PopQuestion, handout: Handout, code: int) -> bytes | None:
-        """Builds the header from one template; joining the slices after it is their only copy."""
-        if frame.is_oneway:
-            return None
-        order = b""
-        if question.ordered:
-            order = b'"orderCountInfo":"%b",' % ";".join(handout.order_counts).encode()
-        header = _JSON_REPLY % (
-            code,
-            question.invisible_ms,
-            ";".join(handout.starts).encode(),
-            handout.rest,
-            order,
-            handout.pop_time_ms,
-            handout.revive_queue_id,
-            ";".join(handout.offsets).encode(),
-            frame.opaque,
-            _FOUND if handout.count else _NOTHING,
-        )
-        return _framed(header, handout.slices)
-
     # -- ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME ----------------------------------
 
     def ack(self, frame: Frame, connection: Connection) -> bytes | None:
         """ACK_MESSAGE (200051). The topic is the one that actually stores the message."""
         request = decode_header(AckMessageRequest, frame)
-        self._check_place(request.topic, request.queue_id, connection)
-        low = self.store.min_offset(request.topic, request.queue_id)
-        high = self.store.max_offset(request.topic, request.queue_id)
-        if not max(0, low) <= request.offset <= high:
+        low, high = self._bounds(request.topic, request.queue_id, connection)
+        if not low <= request.offset <= high:
             raise NoMessage(
                 f"offset is illegal, key:{request.topic}@{request.queue_id}, commit:{request.offset}, "
-                f"store:{max(0, low)}~{high}"
+                f"store:{low}~{high}"
             )
         receipt = parse_receipt(request.extra_info)
         self.service.ack(request.consumer_group, request.topic, request.queue_id, request.offset, receipt)
         return None if frame.is_oneway else encode_response(ResponseCode.SUCCESS, frame.opaque)
+
+    def acks(self, frames: list[Frame], at: int, connection: Connection) -> tuple[bytes | None, int]:
+        """Serve consecutive acknowledgements of a socket read together; see ``RunServer``. Those of ordered pops and
+        refused ones are left to ``ack``."""
+        # Hot path: this loop runs once per message.
+        guard = self.guard
+        bounds: dict[tuple[str, int], tuple[int, int]] = {}
+        acked: list[tuple[tuple[str, str, int, int, int], int]] = []
+        answers: list[_PlainAnswer] = []
+        try:
+            for frame in frames[at:] if at else frames:
+                if frame.code != _ACK or frame.flag:
+                    break
+                if guard is not None:
+                    guard(frame, connection)
+                fields = ack_fields(frame.ext_raw, frame.serialize_type == _ROCKETMQ)
+                if fields is None:
+                    break
+                place, key, offset, revive_queue_id = fields
+                found = bounds.get(place)
+                if found is None:
+                    found = bounds[place] = self._bounds(*place, connection)
+                if revive_queue_id == ORDERED_QUEUE_ID or not found[0] <= offset <= found[1]:
+                    break
+                acked.append((key, offset))
+                answers.append((False, frame.opaque, _SUCCESS, None, ()))
+        except (BrokerError, RemoteProtocolError):
+            pass  # raised again, and answered, when that request is served on its own
+        if not acked:
+            return None, at
+        self.service.ack_all(acked)
+        return encode_answers(answers), at + len(acked)
+
+    def _bounds(self, topic: str, queue_id: int, connection: Connection) -> tuple[int, int]:
+        """The first offset of a queue and the next one to be assigned. Raises ``BrokerError`` for no such queue."""
+        self._check_place(topic, queue_id, connection)
+        return max(0, self.store.min_offset(topic, queue_id)), self.store.max_offset(topic, queue_id)
 
     def _check_place(self, topic_name: str, queue_id: int, connection: Connection) -> None:
         self._check_master()
@@ -545,9 +671,9 @@ class PopHandlers:
         if frame.is_oneway:
             return None
         if not count:
-            return encode_response(ResponseCode.PULL_NOT_FOUND, frame.opaque, fields, b"", _NOTHING.decode())
+            return encode_response(ResponseCode.PULL_NOT_FOUND, frame.opaque, fields, b"", _NOTHING)
         body = b"".join(slices)
-        return encode_response(ResponseCode.SUCCESS, frame.opaque, fields, body, _FOUND.decode())
+        return encode_response(ResponseCode.SUCCESS, frame.opaque, fields, body, _FOUND)
 
     def rollback(self, _call: Call[Empty]) -> Reply:
         """POP_ROLLBACK (200056): move checkpoints to the revive topic, which already stores ours."""
@@ -590,12 +716,6 @@ def _notice(frame: Frame, *, has_messages: bool = False, full: bool = False) -> 
         "pollingFull": "true" if full else "false",
     }
     return encode_response(ResponseCode.SUCCESS, frame.opaque, fields, b"", _UNSET)
-
-
-def _framed(header: bytes, slices: Sequence[memoryview | bytes]) -> bytes:
-    size = len(header)
-    total = size + 4 + sum(map(len, slices))
-    return b"".join((total.to_bytes(4, "big"), size.to_bytes(4, "big"), header, *slices))
 
 
 assert ORDERED_QUEUE_ID > 64, "no revive queue may have the number of ordered pops"

@@ -28,7 +28,8 @@ from orbitmq.errors import (
     SystemBusy,
     TopicNotFound,
 )
-from orbitmq.kernel import Filter, pull_answer
+from orbitmq.kernel import Filter, encode_answer
+from orbitmq.kernel.plain.pulls import pull_answer_fields
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
 from orbitmq.model.topic import TopicConfig
@@ -68,7 +69,7 @@ _CODE_OF: Final = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
     ReadStatus.OFFSET_TOO_SMALL: _MOVED,
 }
-_REMARK_OF: Final = {status: status.value.encode() for status in ReadStatus}
+_REMARK_OF: Final = {status: status.value for status in ReadStatus}
 
 
 class SqlFilters(Protocol):
@@ -300,7 +301,7 @@ class PullHandlers:
         low = store.min_offset(request.topic, request.queue_id)
         high = store.max_offset(request.topic, request.queue_id)
         result = ReadResult(ReadStatus.OFFSET_TOO_SMALL, offset, low, high)
-        return self._encode(frame, _MOVED, b"OFFSET_RESET", result, topic, group, MASTER_ID)
+        return self._encode(frame, _MOVED, "OFFSET_RESET", result, topic, group, MASTER_ID)
 
     def _reply(
         self,
@@ -335,7 +336,7 @@ class PullHandlers:
     def _encode(
         frame: Frame,
         code: int,
-        remark: bytes,
+        remark: str,
         result: ReadResult,
         topic: TopicConfig,
         group: SubscriptionGroupConfig,
@@ -350,4 +351,5 @@ class PullHandlers:
             group.group_sys_flag,
         )
         is_binary = frame.serialize_type == _ROCKETMQ
-        return pull_answer(is_binary, frame.opaque, code, remark, numbers, result.pieces)
+        fields = pull_answer_fields(is_binary, numbers)
+        return encode_answer(is_binary, frame.opaque, code, remark, fields, result.pieces)

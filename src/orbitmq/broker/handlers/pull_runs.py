@@ -9,7 +9,6 @@ a record that is damaged or in another segment.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -22,6 +21,7 @@ from orbitmq.kernel.layout import LONG
 from orbitmq.requests import RequestCode
 from orbitmq.store.read.reader import QueueReader
 from orbitmq.transport.connection import Connection
+from orbitmq.transport.router import Guard, RunServer
 from orbitmq.wire.frame import Frame
 
 __all__ = ["PullRuns"]
@@ -58,11 +58,15 @@ class PullRuns:
         self,
         handlers: PullHandlers,
         reader: QueueReader,
-        guard: Callable[[Frame, Connection], None] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._handlers = handlers
         self._reader = reader
         self._guard = guard
+
+    def runs(self) -> dict[int, RunServer]:
+        """The requests that are served together when a read brings several."""
+        return {_PULL: self.serve}
 
     def serve(self, frames: list[Frame], at: int, connection: Connection) -> tuple[bytes | None, int]:
         """Returns the answers to pulls from ``at`` on, and the index of the first frame after them. None means that

@@ -30,12 +30,11 @@ from orbitmq.broker.pop.revive_records import (
     CHECKPOINT_TAG,
     decode_acks,
     decode_checkpoint,
-    encode_acks,
-    encode_checkpoint,
 )
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.codes import Property
 from orbitmq.errors import BodyError, RecordError
+from orbitmq.kernel import ack_bodies, checkpoint_bodies
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreError
@@ -206,47 +205,39 @@ class CheckpointLog:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def _message(self, queue_id: int, tag: str, body: bytes, now_ms: int) -> NewMessage:
-        properties = _PROPERTIES[tag]
-        if tag == CHECKPOINT_TAG:
-            # Apache redelivers nothing from a revive queue until it has read a record with this property.
-            properties = b"%bTIMER_DELIVER_MS\x01%d\x02" % (properties, now_ms)
-        return NewMessage(self.topic, queue_id, body, properties, now_ms, self._host)
-
-    def write(self, checkpoints: Sequence[Checkpoint], *, done: Sequence[Checkpoint] = ()) -> None:
-        """Store new checkpoints together with the acknowledgements of others. Raises ``StoreError``; then nothing is
-        stored and the table is unchanged."""
-        now_ms = self._clock.now_ms()
-        broker_name = self._config.broker_name
-        messages = [
-            self._message(one.revive_queue_id, CHECKPOINT_TAG, encode_checkpoint(one, broker_name), now_ms)
-            for one in checkpoints
+    def _checkpoint_messages(self, checkpoints: Sequence[Checkpoint], now_ms: int) -> list[NewMessage]:
+        # Apache redelivers nothing from a revive queue until it has read a record with this property.
+        properties = b"%bTIMER_DELIVER_MS\x01%d\x02" % (_PROPERTIES[CHECKPOINT_TAG], now_ms)
+        topic, host = self.topic, self._host
+        bodies = checkpoint_bodies(checkpoints, self._config.broker_name)
+        return [
+            NewMessage(topic, one.revive_queue_id, body, properties, now_ms, host)
+            for one, body in zip(checkpoints, bodies, strict=True)
         ]
-        messages += self.ack_messages(done, now_ms)
-        places = self._append(messages)
-        for one, place in zip(checkpoints, places, strict=False):
+
+    def _ack_messages(self, done: Sequence[tuple[Checkpoint, int]], now_ms: int) -> list[NewMessage]:
+        """One record for each checkpoint and bit set of its messages, but for empty ones."""
+        bodies = ack_bodies(done, self._config.broker_name)
+        single, several = _PROPERTIES[ACK_TAG], _PROPERTIES[BATCH_ACK_TAG]
+        topic, host = self.topic, self._host
+        return [
+            NewMessage(topic, one.revive_queue_id, body, single if count == 1 else several, now_ms, host)
+            for (one, _), (count, body) in zip(done, bodies, strict=True)
+            if count
+        ]
+
+    def write(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Store new checkpoints. Raises ``StoreError``; then nothing is stored and the table is unchanged."""
+        now_ms = self._clock.now_ms()
+        places = self._append(self._checkpoint_messages(checkpoints, now_ms))
+        for one, place in zip(checkpoints, places, strict=True):
             one.revive_offset, one.written_ms = place, now_ms
             self.table.add(one)
-        for one in done:
-            self.table.written(one)
-
-    def ack_messages(self, checkpoints: Sequence[Checkpoint], now_ms: int) -> list[NewMessage]:
-        """One record for each checkpoint that has acknowledgements missing from the log."""
-        broker_name = self._config.broker_name
-        messages = []
-        for one in checkpoints:
-            offsets = one.unwritten_offsets()
-            if offsets:
-                tag, body = encode_acks(one, offsets, broker_name)
-                messages.append(self._message(one.revive_queue_id, tag, body, now_ms))
-        return messages
 
     def put_and_finish(self, messages: Sequence[NewMessage], checkpoint: Checkpoint) -> None:
         """Store redelivered messages together with the end of their checkpoint, atomically. Raises ``StoreError``."""
-        ended = sorted({*checkpoint.unwritten_offsets(), *checkpoint.open_offsets()})
-        tag, body = encode_acks(checkpoint, ended, self._config.broker_name)
-        end = self._message(checkpoint.revive_queue_id, tag, body, self._clock.now_ms())
-        self._append([*messages, end])
+        ended = checkpoint.all_bits & ~checkpoint.written
+        self._append([*messages, *self._ack_messages([(checkpoint, ended)], self._clock.now_ms())])
         self.table.finish(checkpoint)
         self.table.written(checkpoint)
 
@@ -256,7 +247,7 @@ class CheckpointLog:
         if not waiting:
             return
         try:
-            self._append(self.ack_messages(waiting, self._clock.now_ms()))
+            self._append(self._ack_messages([(one, one.unwritten) for one in waiting], self._clock.now_ms()))
         except StoreError as error:
             self.table.put_back(waiting)
             logger.warning("acknowledgements wait for the store count=%d reason=%s", len(waiting), error)
@@ -305,13 +296,8 @@ class CheckpointLog:
 
     def _rewrite(self, queue_id: int, now_ms: int) -> None:
         old = [one for one in self.table.oldest(queue_id, _REWRITES_MAX) if not one.done]
-        broker_name = self._config.broker_name
-        messages = [
-            self._message(queue_id, CHECKPOINT_TAG, encode_checkpoint(one, broker_name), now_ms)
-            for one in old
-        ]
         try:
-            places = self._append(messages)
+            places = self._append(self._checkpoint_messages(old, now_ms))
         except StoreError as error:
             logger.warning("old checkpoints not rewritten queue_id=%d reason=%s", queue_id, error)
             return

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["Checkpoint", "CheckpointKey", "CheckpointTable"]
+__all__ = ["Checkpoint", "CheckpointKey", "CheckpointTable", "CheckpointTuple"]
 
 
 class CheckpointKey(NamedTuple):
@@ -29,6 +29,10 @@ class CheckpointKey(NamedTuple):
     queue_id: int
     start_offset: int
     pop_time_ms: int
+
+
+CheckpointTuple = tuple[str, str, int, int, int]
+"""A ``CheckpointKey``, or a plain tuple of its values."""
 
 
 class Checkpoint(msgspec.Struct, eq=False):
@@ -76,33 +80,26 @@ class Checkpoint(msgspec.Struct, eq=False):
         """Number of messages that are neither acknowledged nor redelivered."""
         return len(self.offsets) - self.acked.bit_count()
 
-    def place(self, queue_offset: int) -> int:
-        """Position of a message in the checkpoint; -1 when it is not included."""
-        try:
-            return self.offsets.index(queue_offset)
-        except ValueError:
-            return -1
-
     def open_offsets(self) -> list[int]:
         return [offset for place, offset in enumerate(self.offsets) if not self.acked >> place & 1]
 
-    def unwritten_offsets(self) -> list[int]:
-        """Offsets of messages whose acknowledgement is not in the log yet."""
-        bits = self.acked & ~self.written
-        return [offset for place, offset in enumerate(self.offsets) if bits >> place & 1]
+    @property
+    def unwritten(self) -> int:
+        """Bit set of the messages whose acknowledgement is not in the log yet."""
+        return self.acked & ~self.written
 
 
 class CheckpointTable:
     """All open checkpoints."""
 
     def __init__(self) -> None:
-        self._by_key: dict[CheckpointKey, Checkpoint] = {}
+        self._by_key: dict[CheckpointTuple, Checkpoint] = {}
         self._due: list[tuple[int, int, Checkpoint]] = []
         self._sequence = itertools.count()
         self._by_revive_queue: dict[int, dict[int, Checkpoint]] = {}
         """Revive queue -> revive offset -> checkpoint, ordered by offset."""
         self._in_flight: dict[tuple[str, str, int], int] = {}
-        self._unwritten: dict[CheckpointKey, Checkpoint] = {}
+        self._unwritten: dict[CheckpointTuple, Checkpoint] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -113,6 +110,15 @@ class CheckpointTable:
     def __contains__(self, key: object) -> bool:
         return key in self._by_key or key in self._unwritten
 
+    def knows_any(self, checkpoints: Iterable[Checkpoint]) -> bool:
+        """Whether there is one with the same key as any of these, or was until its acknowledgements are written."""
+        by_key, unwritten = self._by_key, self._unwritten
+        for checkpoint in checkpoints:
+            key = checkpoint.key
+            if key in by_key or key in unwritten:
+                return True
+        return False
+
     @property
     def unwritten_count(self) -> int:
         return len(self._unwritten)
@@ -120,7 +126,7 @@ class CheckpointTable:
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]  # an empty table is what a new one is
 
-    def find(self, key: CheckpointKey) -> Checkpoint | None:
+    def find(self, key: CheckpointTuple) -> Checkpoint | None:
         return self._by_key.get(key)
 
     def in_flight(self, topic: str, group: str, queue_id: int) -> int:
@@ -150,15 +156,29 @@ class CheckpointTable:
         )
         heapq.heappush(self._due, (checkpoint.due_ms + checkpoint.grace_ms, next(self._sequence), checkpoint))
 
-    def ack(self, key: CheckpointKey, queue_offset: int) -> bool:
+    def ack(self, key: CheckpointTuple, queue_offset: int) -> bool:
         """Acknowledge a message. Returns False when it is unknown, redelivered or already acknowledged."""
+        # Hot: runs once per message, so what `_finish` does for many bits is written out for one.
         checkpoint = self._by_key.get(key)
         if checkpoint is None:
             return False
-        place = checkpoint.place(queue_offset)
-        if place < 0 or checkpoint.acked >> place & 1:
+        try:
+            bit = 1 << checkpoint.offsets.index(queue_offset)
+        except ValueError:
             return False
-        self._finish(checkpoint, 1 << place)
+        acked = checkpoint.acked
+        if acked & bit:
+            return False
+        checkpoint.acked = acked = acked | bit
+        self._unwritten[key] = checkpoint
+        place = key[:3]
+        count = self._in_flight.get(place, 0) - 1
+        if count > 0:
+            self._in_flight[place] = count
+        else:
+            self._in_flight.pop(place, None)
+        if acked == (1 << len(checkpoint.offsets)) - 1:
+            del self._by_key[key]
         return True
 
     def finish(self, checkpoint: Checkpoint) -> None:

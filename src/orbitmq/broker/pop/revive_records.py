@@ -2,13 +2,12 @@
 
 They are the same JSON that an Apache broker writes, so either can resume where the other stopped. A checkpoint (tag
 ``ck``) has offsets relative to its start and a bit set of those already done. Acknowledgements contain one (``ack``)
-or several (``bAck``) offsets of one checkpoint.
+or several (``bAck``) offsets of one checkpoint. The kernel writes them (``checkpoint_bodies``, ``ack_bodies``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -23,8 +22,6 @@ __all__ = [
     "Acks",
     "decode_acks",
     "decode_checkpoint",
-    "encode_acks",
-    "encode_checkpoint",
 ]
 
 CHECKPOINT_TAG: Final = "ck"
@@ -32,7 +29,6 @@ ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
 _COUNT_MAX: Final = 127
 """The count is a Java byte."""
-_INT32_SIGN: Final = 1 << 31
 T = TypeVar("T")
 
 
@@ -64,56 +60,6 @@ class _AckBody(msgspec.Struct):
     pt: int
     ao: int = -1
     aol: list[int] | None = None
-
-
-@lru_cache(maxsize=4096)
-def _quoted(text: str) -> bytes:
-    return msgspec.json.encode(text)
-
-
-def _numbers(values: Sequence[int]) -> bytes:
-    return ",".join(map(str, values)).encode()
-
-
-def encode_checkpoint(checkpoint: Checkpoint, broker_name: str) -> bytes:
-    """Body of a ``ck`` record."""
-    start, offsets = checkpoint.start_offset, checkpoint.offsets
-    # Usually the offsets are consecutive and begin at the start offset.
-    follow_start = isinstance(offsets, range) and offsets.step == 1 and offsets.start == start
-    bits = checkpoint.acked & 0xFFFFFFFF
-    return (
-        b'{"bm":%d,"bn":%b,"c":%b,"d":[%b],"it":%d,"n":%d,"pt":%d,"q":%d,"reviveTime":%d,"ro":0,"so":%d,"sp":%b,"t":%b}'
-        % (
-            bits - (1 << 32) if bits & _INT32_SIGN else bits,
-            _quoted(broker_name),
-            _quoted(checkpoint.group),
-            _numbers(range(len(offsets)) if follow_start else [offset - start for offset in offsets]),
-            checkpoint.invisible_ms,
-            len(offsets),
-            checkpoint.pop_time_ms,
-            checkpoint.queue_id,
-            checkpoint.due_ms,
-            start,
-            b"true" if checkpoint.suspended else b"false",
-            _quoted(checkpoint.topic),
-        )
-    )
-
-
-def encode_acks(checkpoint: Checkpoint, offsets: Sequence[int], broker_name: str) -> tuple[str, bytes]:
-    """Tag and body of the record that marks these messages of a checkpoint as done."""
-    one = len(offsets) == 1
-    which = b'"ao":%d,' % offsets[0] if one else b'"ao":-1,"aol":[%b],' % _numbers(offsets)
-    body = b'{%b"bn":%b,"c":%b,"pt":%d,"q":%d,"so":%d,"t":%b}' % (
-        which,
-        _quoted(broker_name),
-        _quoted(checkpoint.group),
-        checkpoint.pop_time_ms,
-        checkpoint.queue_id,
-        checkpoint.start_offset,
-        _quoted(checkpoint.topic),
-    )
-    return ACK_TAG if one else BATCH_ACK_TAG, body
 
 
 def decode_checkpoint(body: bytes, revive_queue_id: int, revive_offset: int) -> Checkpoint:

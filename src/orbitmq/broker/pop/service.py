@@ -13,104 +13,40 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.pop.checkpoint_log import CheckpointLog
-from orbitmq.broker.pop.checkpoints import Checkpoint, CheckpointKey
+from orbitmq.broker.pop.checkpoints import Checkpoint, CheckpointKey, CheckpointTuple
 from orbitmq.broker.pop.order_locks import OrderLocks
-from orbitmq.broker.pop.receipts import (
-    ORDERED_QUEUE_ID,
-    Receipt,
-    format_receipt,
-    offsets_entry,
-    order_counts_entries,
-    start_entry,
-    topic_kind,
-)
+from orbitmq.broker.pop.receipts import ORDERED_QUEUE_ID, Receipt
 from orbitmq.broker.pop.redelivery import Redelivery
+from orbitmq.broker.pop.round import PopQuestion
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import Property
 from orbitmq.errors import BrokerError, CorruptionError, MessageIllegal, RecordError
-from orbitmq.kernel import Filter
-from orbitmq.kernel.layout import INT, QUEUE_OFFSET
 from orbitmq.model.names import RETRY_PREFIX
-from orbitmq.record.codec import decode_record, encode_record
-from orbitmq.record.properties import set_property
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.errors import StoreError
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import ReadResult, ReadStatus
 
-__all__ = ["Handout", "PopQuestion", "PopService"]
+__all__ = ["PopService"]
 
 logger = logging.getLogger(__name__)
 
-_SCANS_MAX: Final = 16
-"""Maximum reads of one queue in one pop while a filter rejects everything."""
 _ACK_WAIT_S: Final = 0.1
 """Longest time that an acknowledgement exists only in memory."""
 _ACKS_MAX: Final = 4_096
 """Maximum number of checkpoints with such acknowledgements."""
-_DUE_PORTION: Final = 32
 _SLEEP_MAX_S: Final = 60.0
-_PASSED_OVER: Final = frozenset({ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING})
-"""Statuses of a read that found nothing to hand out and is continued after the messages it covered."""
-_CORRECTED: Final = frozenset(
-    {
-        ReadStatus.OFFSET_TOO_SMALL,
-        ReadStatus.OFFSET_OVERFLOW_BADLY,
-        ReadStatus.OFFSET_FOUND_NULL,
-        ReadStatus.NO_MATCHED_LOGIC_QUEUE,
-        ReadStatus.NO_MESSAGE_IN_QUEUE,
-    }
-)
-_FIRST_POP_TIME: Final = Property.FIRST_POP_TIME.encode()
-_ORIGIN_GROUP: Final = Property.ORIGIN_GROUP.encode()
-_POP_CK: Final = Property.POP_CK.encode()
-_RETRY_TOPIC: Final = Property.RETRY_TOPIC.encode()
-
-
-@dataclass(slots=True, frozen=True)
-class PopQuestion:
-    """A validated pop request."""
-
-    topic: str
-    group: str
-    queue_ids: Sequence[int]
-    """In the order to read them."""
-    max_count: int
-    invisible_ms: int
-    from_newest: bool
-    selection: Filter | None
-    ordered: bool = False
-    attempt_id: str | None = None
-    retry_topics: Sequence[str] = ()
-    retries_first: bool = False
-
-
-@dataclass(slots=True)
-class Handout:
-    """The result of a pop."""
-
-    pop_time_ms: int
-    revive_queue_id: int
-    starts: list[str] = field(default_factory=list)
-    offsets: list[str] = field(default_factory=list)
-    order_counts: list[str] = field(default_factory=list)
-    slices: list[memoryview | bytes] = field(default_factory=list)
-    count: int = 0
-    rest: int = 0
-    unseen: bool = False
-    """Whether the filter rejected everything read so far and more messages follow."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -239,11 +175,6 @@ class PopService:
 
     # -- handing out -----------------------------------------------------------------------------------
 
-    @property
-    def full(self) -> bool:
-        """Whether so many checkpoints are open that no more messages are handed out."""
-        return len(self.log.table) >= self.config.pop_checkpoints_max
-
     def next_revive_queue(self, *, ordered: bool) -> int:
         if ordered:
             return ORDERED_QUEUE_ID
@@ -251,203 +182,26 @@ class PopService:
         self._revive_turn = turn + 1
         return turn % self.config.revive_queue_count
 
-    def pop(self, question: PopQuestion) -> Handout:
-        """Hand messages out. Raises ``BrokerError`` when the store refuses the checkpoints."""
-        handout = Handout(self.clock.now_ms(), self.next_revive_queue(ordered=question.ordered))
-        checkpoints: list[Checkpoint] = []
-        commits: list[tuple[str, int, int]] = []
-        if question.retries_first:
-            self._pop_retries(question, handout, checkpoints, commits)
-        for queue_id in question.queue_ids:
-            if question.ordered:
-                self._pop_ordered(question, queue_id, handout, commits)
-            else:
-                self._pop_queue(
-                    question, (question.topic, queue_id), question.selection, handout, checkpoints, commits
-                )
-        if not question.retries_first:
-            self._pop_retries(question, handout, checkpoints, commits)
-        if checkpoints:
-            self._write(checkpoints, handout)
-        for topic, queue_id, end in commits:
-            self.offsets.commit("pop", question.group, topic, queue_id, end)
-        return handout
-
-    def _write(self, checkpoints: list[Checkpoint], handout: Handout) -> None:
-        table = self.log.table
-        while any(one.key in table for one in checkpoints):
-            # After a reset the same position can be popped twice in one millisecond, so move the pop time.
-            handout.pop_time_ms += 1
-            for one in checkpoints:
-                one.pop_time_ms = handout.pop_time_ms
-        try:
-            self.log.write(checkpoints)
-        except StoreError as error:
-            raise BrokerError(error.remark, code=error.code) from None
+    def note_handed_out(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Wait for the new checkpoints, and count them."""
         self._note_due(checkpoints)
-        for one in checkpoints:
-            self.stats.add("GROUP_CK_NUMS", f"{one.topic}@{one.group}")
+        for key, count in Counter([f"{one.topic}@{one.group}" for one in checkpoints]).items():
+            self.stats.add("GROUP_CK_NUMS", key, count)
         self.stats.add("BROKER_CK_NUMS", self.config.cluster_name, len(checkpoints))
 
-    def _pop_retries(
-        self,
-        question: PopQuestion,
-        handout: Handout,
-        checkpoints: list[Checkpoint],
-        commits: list[tuple[str, int, int]],
-    ) -> None:
-        for name in question.retry_topics:
-            config = self.topics.configs.get(name)
-            for queue_id in range(config.read_queue_nums) if config is not None else ():
-                self._pop_queue(question, (name, queue_id), None, handout, checkpoints, commits)
-
-    def _pop_queue(
-        self,
-        question: PopQuestion,
-        place: tuple[str, int],
-        selection: Filter | None,
-        handout: Handout,
-        checkpoints: list[Checkpoint],
-        commits: list[tuple[str, int, int]],
-    ) -> None:
-        topic, queue_id = place
-        group = question.group
-        start = self.position(group, topic, queue_id, from_newest=question.from_newest)
-        if handout.count >= question.max_count or self._is_over_threshold(topic, group, queue_id):
-            handout.rest += max(0, self.store.max_offset(topic, queue_id) - start)
-            return
-        result, start = self._read(question, place, start, selection, question.max_count - handout.count)
-        handout.rest += max(0, result.max_offset - result.next_offset)
-        if result.status is not ReadStatus.FOUND:
-            handout.unseen |= (
-                result.status is ReadStatus.NO_MATCHED_MESSAGE and result.next_offset < result.max_offset
-            )
-            return
-        offsets = _queue_offsets(result, start)
-        checkpoints.append(
-            Checkpoint(
-                topic,
-                group,
-                queue_id,
-                start,
-                handout.pop_time_ms,
-                question.invisible_ms,
-                handout.revive_queue_id,
-                offsets,
-            )
-        )
-        commits.append((topic, queue_id, result.next_offset))
-        self._take(question, place, handout, result, (start, offsets))
-
-    def _pop_ordered(
-        self,
-        question: PopQuestion,
-        queue_id: int,
-        handout: Handout,
-        commits: list[tuple[str, int, int]],
-    ) -> None:
-        topic, group = question.topic, question.group
-        start = self.position(group, topic, queue_id, from_newest=question.from_newest)
-        now_ms = handout.pop_time_ms
-        if self.locks.blocks(topic, group, queue_id, question.attempt_id, now_ms):
-            self._wake_when_free(topic, group, queue_id, now_ms)
-            return
-        if handout.count >= question.max_count:
-            handout.rest += max(0, self.store.max_offset(topic, queue_id) - start)
-            return
-        wanted = question.max_count - handout.count
-        result, start = self._read(question, (topic, queue_id), start, question.selection, wanted)
-        handout.rest += max(0, result.max_offset - result.next_offset)
-        if result.status is not ReadStatus.FOUND:
-            return
-        offsets = _queue_offsets(result, start)
-        lock = self.locks.hand_out(
-            (topic, group, queue_id), question.attempt_id, now_ms, question.invisible_ms, offsets
-        )
-        handout.order_counts.append(order_counts_entries(topic_kind(topic), queue_id, offsets, lock.counts))
-        self._take(question, (topic, queue_id), handout, result, (start, offsets))
-
-    def _is_over_threshold(self, topic: str, group: str, queue_id: int) -> bool:
+    def is_over_threshold(self, topic: str, group: str, queue_id: int) -> bool:
+        """Whether a group holds so many messages of a queue that it receives no more of them."""
         return (
             self.config.pop_threshold_enabled
             and self.log.table.in_flight(topic, group, queue_id) > self.config.pop_threshold
         )
 
-    def _read(
-        self,
-        question: PopQuestion,
-        place: tuple[str, int],
-        start: int,
-        selection: Filter | None,
-        count: int,
-    ) -> tuple[ReadResult, int]:
-        """Read from a position, advancing past messages that the filter rejects. Returns the last read's result and
-        start offset."""
-        topic, queue_id = place
-        corrected = False
-        for _ in range(_SCANS_MAX):
-            result = self.store.read(
-                topic,
-                queue_id,
-                start,
-                count,
-                wanted=selection,
-            )
-            status = result.status
-            if status is ReadStatus.FOUND:
-                break
-            if status in _CORRECTED and not corrected and result.next_offset != start:
-                corrected = True
-            elif status not in _PASSED_OVER:
-                break
-            start = result.next_offset
-            self.offsets.commit("pop", question.group, topic, queue_id, start)
-            if start >= result.max_offset and status in _PASSED_OVER:
-                break
-        return result, start
-
-    def _take(
-        self,
-        question: PopQuestion,
-        place: tuple[str, int],
-        handout: Handout,
-        result: ReadResult,
-        what: tuple[int, Sequence[int]],
-    ) -> None:
-        topic, queue_id = place
-        start, offsets = what
-        kind = topic_kind(topic)
-        handout.starts.append(start_entry(kind, queue_id, start))
-        handout.offsets.append(offsets_entry(kind, queue_id, offsets))
-        handout.count += result.count
-        if topic != question.topic and not self.config.pop_actual_retry_topic:
-            receipt = Receipt(
-                start, handout.pop_time_ms, question.invisible_ms, handout.revive_queue_id, kind
-            )
-            for raw in _records(result.slices):
-                handout.slices.append(self._as_requested(raw, question.topic, receipt))
-        else:
-            handout.slices += result.slices
-        self.stats.get(question.group, topic, queue_id, result.count, result.size_bytes)
-
-    def _as_requested(self, raw: memoryview, topic: str, receipt: Receipt) -> bytes:
-        """A redelivered message under the requested topic; its receipt has the actual position."""
-        try:
-            # The body is not decompressed, because it is sent as stored.
-            record = decode_record(raw)
-            text = format_receipt(receipt, self.config.broker_name, record.queue_id, record.queue_offset)
-            record.topic = topic
-            record.properties = set_property(record.properties, _POP_CK, text.encode())
-            return encode_record(
-                record,
-                record.queue_offset,
-                record.log_offset,
-                record.store_timestamp_ms,
-                record.store_host,
-            )
-        except RecordError as error:
-            logger.warning("redelivered message sent as stored topic=%s reason=%s", topic, error)
-            return bytes(raw)
+    def blocks(self, topic: str, group: str, queue_id: int, attempt_id: str | None, now_ms: int) -> bool:
+        """Whether an ordered pop must not read a queue yet. Then those who wait for it are woken when it may."""
+        if not self.locks.blocks(topic, group, queue_id, attempt_id, now_ms):
+            return False
+        self._wake_when_free(topic, group, queue_id, now_ms)
+        return True
 
     # -- positions -------------------------------------------------------------------------------------
 
@@ -499,10 +253,17 @@ class PopService:
             self._ack_ordered(group, topic, queue_id, queue_offset, receipt.pop_time_ms)
             return
         key = CheckpointKey(topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms)
-        if self.log.table.ack(key, queue_offset):
+        self.ack_all([(key, queue_offset)])
+
+    def ack_all(self, acks: Sequence[tuple[CheckpointTuple, int]]) -> None:
+        """Acknowledge messages that unordered pops handed out, each by the key of its checkpoint and queue offset.
+        Unknown ones are ignored."""
+        ack = self.log.table.ack
+        if sum([ack(key, queue_offset) for key, queue_offset in acks]):
             self._note_acks()
-        self.stats.add("GROUP_ACK_NUMS", f"{topic}@{group}")
-        self.stats.add("BROKER_ACK_NUMS", self.config.cluster_name)
+        for (topic, group), count in Counter([key[:2] for key, _ in acks]).items():
+            self.stats.add("GROUP_ACK_NUMS", f"{topic}@{group}", count)
+        self.stats.add("BROKER_ACK_NUMS", self.config.cluster_name, len(acks))
 
     def _ack_ordered(
         self, group: str, topic: str, queue_id: int, queue_offset: int, pop_time_ms: int
@@ -657,8 +418,7 @@ class PopService:
         now_ms = self.clock.now_ms()
         topic, group = question.topic, question.group
         for queue_id in question.queue_ids:
-            if question.ordered and self.locks.blocks(topic, group, queue_id, question.attempt_id, now_ms):
-                self._wake_when_free(topic, group, queue_id, now_ms)
+            if question.ordered and self.blocks(topic, group, queue_id, question.attempt_id, now_ms):
                 continue
             start = self.peek_position(group, topic, queue_id)
             waiting = self.store.max_offset(topic, queue_id) - start
@@ -675,21 +435,3 @@ class PopService:
     def dice() -> int:
         """Random number from 0 to 99 that decides where to start, and whether redelivered messages come first."""
         return random.randrange(100)
-
-
-def _records(slices: Sequence[memoryview]) -> list[memoryview]:
-    """Splits slices into single records, as adjacent ones may share a slice."""
-    found: list[memoryview] = []
-    for piece in slices:
-        position = 0
-        while position < len(piece):
-            (size,) = INT.unpack_from(piece, position)
-            found.append(piece[position : position + size])
-            position += size
-    return found
-
-
-def _queue_offsets(result: ReadResult, start: int) -> Sequence[int]:
-    if result.count == result.next_offset - start:
-        return range(start, result.next_offset)
-    return [QUEUE_OFFSET.unpack_from(raw)[0] for raw in _records(result.slices)]

@@ -8,9 +8,8 @@ from typing import Final
 
 import msgspec
 
-from orbitmq.codes import FrameFlag, LanguageCode, ResponseCode, SerializeType, Version
+from orbitmq.codes import ResponseCode
 from orbitmq.kernel.layout import (
-    BINARY_FIXED,
     BORN_V6,
     FIXED,
     FIXED_V4,
@@ -18,11 +17,11 @@ from orbitmq.kernel.layout import (
     LONG,
     MAGIC_V1,
     MAGIC_V2,
-    SLICE,
     STORE_V6,
     SYS_FLAG_AT,
     UNIT,
 )
+from orbitmq.kernel.plain.answers import AnswerField, encode_answer
 from orbitmq.kernel.plain.hashes import body_crc
 from orbitmq.kernel.plain.select import MAX_OFFSET, Filter, select
 
@@ -32,7 +31,6 @@ __all__ = [
     "PullsAlike",
     "answer_fields",
     "answer_pulls",
-    "pull_answer",
     "pull_fields",
     "record_values",
 ]
@@ -80,6 +78,15 @@ _ANSWER_LONGS: Final = (
     "offsetDelta",
 )
 _ANSWER_INTS: Final = ("topicSysFlag", "groupSysFlag", "forbiddenType")
+_NUMBER_NAMES: Final = (
+    "suggestWhichBrokerId",
+    "nextBeginOffset",
+    "minOffset",
+    "maxOffset",
+    "topicSysFlag",
+    "groupSysFlag",
+)
+_JSON_ORDER: Final = (0, 5, 1, 3, 2, 4)
 _BOOL_NAMES: Final = ("lo", "nsd", "oway")
 _REQUIRED: Final = ("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag")
 
@@ -90,10 +97,10 @@ def pull_fields(raw: bytes, is_binary: bool) -> PullFields | None:
     Returns None when something is missing or malformed, or needs a complete JSON reader (an escape, a value that is
     not a text). The typed header reader then reads it or reports the error.
     """
-    fields = _fields(raw, is_binary)
+    fields = read_fields(raw, is_binary)
     if fields is None or any(name not in fields for name in _REQUIRED):
         return None
-    numbers = _numbers(fields, _INT_NAMES, _LONG_NAMES)
+    numbers = read_numbers(fields, _INT_NAMES, _LONG_NAMES)
     if numbers is None or any(fields.get(name, "true") not in ("true", "false") for name in _BOOL_NAMES):
         return None
     return PullFields(
@@ -114,8 +121,8 @@ def pull_fields(raw: bytes, is_binary: bool) -> PullFields | None:
 
 def answer_fields(raw: bytes, is_binary: bool) -> AnswerValues | None:
     """Read the extension fields of a pull response. Returns None like ``pull_fields``."""
-    fields = _fields(raw, is_binary)
-    numbers = None if fields is None else _numbers(fields, _ANSWER_INTS, _ANSWER_LONGS)
+    fields = read_fields(raw, is_binary)
+    numbers = None if fields is None else read_numbers(fields, _ANSWER_INTS, _ANSWER_LONGS)
     if numbers is None or any(name not in numbers for name in _ANSWER_LONGS[:4]):
         return None
     return (
@@ -130,7 +137,7 @@ def answer_fields(raw: bytes, is_binary: bool) -> AnswerValues | None:
     )
 
 
-def _fields(raw: bytes, is_binary: bool) -> dict[str, str] | None:
+def read_fields(raw: bytes, is_binary: bool) -> dict[str, str] | None:
     pairs = _binary_pairs(raw) if is_binary else _json_pairs(raw)
     try:
         return None if pairs is None else {name.decode(): value.decode() for name, value in pairs}
@@ -138,7 +145,7 @@ def _fields(raw: bytes, is_binary: bool) -> dict[str, str] | None:
         return None
 
 
-def _numbers(
+def read_numbers(
     fields: dict[str, str], int_names: Sequence[str], long_names: Sequence[str]
 ) -> dict[str, int] | None:
     """Returns the numbers that are present; None if one is malformed or out of range."""
@@ -187,54 +194,15 @@ def _json_pairs(raw: bytes) -> list[tuple[bytes, bytes]] | None:
     return pairs
 
 
-def pull_answer(
-    is_binary: bool,
-    opaque: int,
-    code: int,
-    remark: bytes,
-    numbers: tuple[int, int, int, int, int, int],
-    pieces: Sequence[tuple[memoryview | bytes, bytes]],
-) -> bytes:
-    """Returns a whole response frame. Its body consists of the given slices of each piece, as returned by ``select``.
+PullNumbers = tuple[int, int, int, int, int, int]
+"""The numbers of an answer: suggested broker, next, minimum and maximum offset, flags of the topic and of the
+group."""
 
-    ``numbers``: suggested broker, next, minimum and maximum offset, flags of the topic and of the group. ``remark``
-    is written into JSON unescaped, so it must be a status name.
-    """
-    suggested, following, low, high, topic_flag, group_flag = numbers
-    if is_binary:
-        fields = b"".join(
-            len(name).to_bytes(2, "big") + name + len(value := b"%d" % number).to_bytes(4, "big") + value
-            for name, number in (
-                (b"suggestWhichBrokerId", suggested),
-                (b"nextBeginOffset", following),
-                (b"minOffset", low),
-                (b"maxOffset", high),
-                (b"topicSysFlag", topic_flag),
-                (b"groupSysFlag", group_flag),
-            )
-        )
-        header = BINARY_FIXED.pack(
-            code, LanguageCode.PYTHON, Version.OURS, opaque, FrameFlag.RESPONSE, len(remark)
-        )
-        header += remark + len(fields).to_bytes(4, "big") + fields
-        word = SerializeType.ROCKETMQ << 24 | len(header)
-    else:
-        header = (
-            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","groupSysFlag":"%d","nextBeginOffset":"%d",'
-            b'"maxOffset":"%d","minOffset":"%d","topicSysFlag":"%d"},"flag":1,"language":"PYTHON","opaque":%d,'
-            b'"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
-        ) % (code, suggested, group_flag, following, high, low, topic_flag, opaque, remark, Version.OURS)
-        word = len(header)
-    slices: list[memoryview | bytes] = []
-    for piece, bounds in pieces:
-        if len(bounds) % SLICE.size:
-            raise ValueError("a slice is cut short")
-        for start, end in SLICE.iter_unpack(bounds):
-            if not 0 <= start <= end <= len(piece):
-                raise ValueError("a slice does not lie in its piece")
-            slices.append(piece[start:end])
-    size = 4 + len(header) + sum(map(len, slices))
-    return b"".join((size.to_bytes(4, "big"), word.to_bytes(4, "big"), header, *slices))
+
+def pull_answer_fields(is_binary: bool, numbers: PullNumbers) -> list[AnswerField]:
+    """Returns the extension fields of an answer, in the order in which Apache writes them in either form."""
+    pairs: list[AnswerField] = list(zip(_NUMBER_NAMES, numbers, strict=True))
+    return pairs if is_binary else [pairs[place] for place in _JSON_ORDER]
 
 
 PullsAlike = tuple[bytes, Filter | None, tuple[int, int], tuple[int, int], tuple[int, int, int, int]]
@@ -251,7 +219,8 @@ def answer_pulls(
     bounds: tuple[int, int, int],
     asked: Sequence[AskedPull],
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Answer pulls whose records are in one window of the log, one after another; see ``select`` and ``pull_answer``.
+    """Answer pulls whose records are in one window of the log, one after another; see ``select`` and
+    ``encode_answer``.
 
     Returns the frames, and for each pull the next queue offset and the count and bytes of its records. Stops before a
     pull that meets a damaged record or one outside the window, and when the frames have enough bytes. ``bounds``: the
@@ -274,13 +243,14 @@ def answer_pulls(
         if is_outside or damaged or not 0 < at <= MAX_OFFSET - offset:
             break
         is_slow = lags and LONG.unpack_from(units, (at - 1) * UNIT.size)[0] < memory_start
+        suggested = numbers[1] if is_slow else numbers[0]
         frames.append(
-            pull_answer(
+            encode_answer(
                 is_binary,
                 opaque,
                 ResponseCode.SUCCESS if count else ResponseCode.PULL_RETRY_IMMEDIATELY,
-                b"FOUND" if count else b"NO_MATCHED_MESSAGE",
-                (numbers[1] if is_slow else numbers[0], offset + at, low, high, *numbers[2:]),
+                "FOUND" if count else "NO_MATCHED_MESSAGE",
+                pull_answer_fields(is_binary, (suggested, offset + at, low, high, numbers[2], numbers[3])),
                 [(window[0], bounds_of_slices)],
             )
         )

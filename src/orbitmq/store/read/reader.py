@@ -20,7 +20,7 @@ from orbitmq.store.queues.consume_queue import ConsumeQueue
 from orbitmq.store.read.integrity import Integrity
 from orbitmq.store.types import ReadResult, ReadStatus
 
-__all__ = ["QueueReader"]
+__all__ = ["QueueReader", "Reads"]
 
 READ_BYTES_MIN: Final = 100
 READ_BYTES_MAX: Final = 128 << 20
@@ -133,6 +133,10 @@ class QueueReader:
             ),
         )
 
+    def reads(self) -> Reads:
+        """Returns a reader for several reads between which the log does not change."""
+        return Reads(self)
+
     def bounds(self) -> tuple[int, int]:
         """Returns the log offsets from which records are in memory and from which the log is trusted."""
         memory_start = self._memory_start()
@@ -239,3 +243,59 @@ class QueueReader:
         if upper:
             return max(low - 1, queue.min_offset)
         return low
+
+
+class Reads:
+    """Reads of queues that share what a single read looks up: limits, bounds, and the window of the log.
+
+    The log may grow between two reads, but nothing may be removed from it.
+    """
+
+    def __init__(self, reader: QueueReader) -> None:
+        self._reader = reader
+        self._memory_start, self._trusted_offset = reader.bounds()
+        self._window: tuple[memoryview, int] = (memoryview(b""), 0)
+        self._window_end = 0
+        self._asked: tuple[int, Filter | None] = (0, None)
+        self._limits = reader.limits(0, None, None)
+
+    def read(
+        self, topic: str, queue_id: int, offset: int, max_count: int, wanted: Filter | None
+    ) -> ReadResult:
+        """Like ``QueueReader.read``, but for ``from_disk``, which is not set."""
+        reader = self._reader
+        queue = reader.queues.get((topic, queue_id))
+        if queue is None or (wanted is not None and wanted.has_tags and reader.has_extensions):
+            return reader.read(topic, queue_id, offset, max_count, wanted=wanted)
+        low, high = queue.min_offset, queue.max_offset
+        if low <= offset < high:
+            if self._asked != (max_count, wanted):
+                self._asked = (max_count, wanted)
+                self._limits = reader.limits(max_count, None, wanted)
+            unit_count, in_memory, on_disk = self._limits
+            units = queue.units(offset, unit_count if unit_count < high - offset else high - offset)
+            if units and self._reaches(log_offset := LONG.unpack_from(units)[0]):
+                at, count, size_bytes, bounds, is_outside, damaged = select(
+                    units,
+                    0,
+                    self._window,
+                    on_disk if log_offset < self._memory_start else in_memory,
+                    (0, 0),
+                    wanted,
+                    (queue.topic_bytes, queue_id, offset, self._trusted_offset),
+                )
+                if at and not is_outside and not damaged:
+                    status = _FOUND if count else _NO_MATCH
+                    pieces = [(self._window[0], bounds)]
+                    return ReadResult(status, offset + at, low, high, pieces, count, size_bytes)
+        return reader.read(topic, queue_id, offset, max_count, wanted=wanted)
+
+    def _reaches(self, log_offset: int) -> bool:
+        """Whether the window, or another one in its place, has this part of the log."""
+        if self._window[1] <= log_offset < self._window_end:
+            return True
+        window = self._reader.window(log_offset)
+        if window is None:
+            return False
+        self._window, self._window_end = window, window[1] + len(window[0])
+        return True
