@@ -1,4 +1,4 @@
-"""Signed sync sends beside Apache 5.5.0 with authentication on, in alternating windows, loaded by the official
+"""Signed sync sends compared with Apache 5.5.0 with authentication on, in alternating windows, loaded by the official
 Java client.
 
 python -m benchmarks.auth [--pairs 8] [--seconds 2.5] [--json FILE]

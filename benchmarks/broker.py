@@ -1,4 +1,4 @@
-"""The broker beside Apache 5.5.0, in alternating windows, loaded by the official Java client.
+"""The broker compared with Apache 5.5.0, in alternating windows, loaded by the official Java client.
 
     python -m benchmarks.broker [--only NAME ...] [--pairs 8] [--seconds 2.5] [--ours-only] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""Our client beside the PyPI package ``rocketmq`` 0.4.4, against one broker, in alternating windows.
+"""Our client compared with the PyPI package ``rocketmq`` 0.4.4, against one broker, in alternating windows.
 
     python -m benchmarks.client [--broker ours|apache] [--seconds 1.5] [--pairs 6] [--body 128] [--case NAME ...]
                                 [--ours-only] [--java]
@@ -213,7 +213,7 @@ def consumer_window(load: Load, seconds: float, backlog: int) -> Window:
 def consumers(
     case: str, arguments: Sequence[str], paths: Sequence[str], seconds: float, pairs: int
 ) -> list[Pair]:
-    """Windows of both consumers in turn, or of ours alone where ``paths`` has one entry only."""
+    """Windows of both consumers in turn, or of our consumer alone if ``paths`` has one entry."""
     address, topic = arguments[:2]
     backlog = backlog_for(seconds)
     measured: list[Pair] = []

@@ -113,7 +113,7 @@ def consume(client: Any, case: str, name_server: str, topic: str) -> None:
 
 
 def main() -> None:
-    # Not a dependency: the benchmark is told where it is installed.
+    # Not a dependency: its location is an argument.
     client: Any = importlib.import_module("rocketmq.client")
     case, name_server, topic = sys.argv[1:4]
     body, batch = b"x" * int(sys.argv[4]), int(sys.argv[5])

@@ -4,7 +4,7 @@
 
 Delay levels and timers of 5.x, 128 bytes of body, four queues, 64 sends on the way. *In* is the time until the last
 send is answered. *Out* is the time in which all of them, overdue, appear in their topic: the broker is held
-(SIGSTOP) until the last one is due, then let go. Both brokers are treated alike; CPU is the broker's own.
+(SIGSTOP) until the last one is due, then resumed. Both brokers are treated alike; CPU is the broker's own.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _middle(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(description="delayed messages in and out, ours beside Apache's")
+    parser = argparse.ArgumentParser(description="delayed messages in and out, compared with Apache")
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ours-only", action="store_true")

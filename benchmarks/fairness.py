@@ -1,4 +1,4 @@
-"""How long a polite sender waits beside producers that flood the broker.
+"""How long a polite sender waits while other producers flood the broker.
 
     python -m benchmarks.fairness [--seconds 5] [--producers 4] [--in-flight 2000] [--ours-only] [--json FILE]
 
@@ -119,7 +119,7 @@ def _figures(waits: list[float], refused: int) -> dict[str, float]:
 def measure(
     broker: OrbitBroker | ApacheBroker, *, producers: int, in_flight: int, seconds: float
 ) -> dict[str, Any]:
-    """Waits alone, then beside the flood, and what the flood was answered."""
+    """Returns the waits alone and during the flood, and the answers to the flood."""
     alone = uvloop.run(_polite(broker.address, 1.0))
     flood = subprocess.Popen(
         [
@@ -136,11 +136,11 @@ def measure(
     )
     try:
         time.sleep(1.5)  # until the flood is at its height
-        beside = uvloop.run(_polite(broker.address, seconds))
+        during = uvloop.run(_polite(broker.address, seconds))
         printed, _ = flood.communicate(timeout=seconds + 60)
     finally:
         flood.kill()
-    return {"alone": _figures(*alone), "beside": _figures(*beside), "flood": json.loads(printed)}
+    return {"alone": _figures(*alone), "during": _figures(*during), "flood": json.loads(printed)}
 
 
 def main() -> None:
@@ -176,9 +176,9 @@ def main() -> None:
             results[f"apache-{LATEST}"] = measure(apache, **load)
     for name, figures in results.items():
         print(f"{name:14} alone {figures['alone']}")
-        print(f"{name:14} beside {figures['beside']}")
+        print(f"{name:14} during {figures['during']}")
         print(f"{name:14} flood answered {figures['flood']}")
-    print(f"goal: p99 beside under {P99_GOAL_MS:.0f} ms")
+    print(f"goal: p99 during the flood under {P99_GOAL_MS:.0f} ms")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

@@ -318,7 +318,7 @@ def run(
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(description="SQL92-filtered pulls, ours beside Apache's")
+    parser = argparse.ArgumentParser(description="SQL92-filtered pulls, compared with Apache")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each round of the backlog")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ours-only", action="store_true")

@@ -1,4 +1,5 @@
-"""gRPC beside Apache 5.5.0, in alternating windows: the official Java client 5.x, a proxy and a broker on each side.
+"""gRPC compared with Apache 5.5.0, in alternating windows: the official Java client 5.x, and on each side a
+proxy and a broker.
 
     python -m benchmarks.grpc [--pairs 8] [--seconds 2.5] [--messages 300000] [--ours-only] [--json FILE]
 

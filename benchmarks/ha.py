@@ -1,4 +1,4 @@
-"""Replication beside Apache 5.5.0 in one run: master and slave of one kind, one kind after the other.
+"""Replication compared with Apache 5.5.0 in one run: master and slave of one kind, one kind after the other.
 
     python -m benchmarks.ha [--seconds 10] [--ours-only] [--json FILE]
 

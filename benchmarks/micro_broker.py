@@ -221,7 +221,7 @@ async def measure() -> dict[str, float]:
             feed(heartbeat(SerializeType.JSON))
             await asyncio.sleep(0)
             for per_read in (1, 8):
-                # Java's client writes JSON unless it is told otherwise.
+                # Java's client writes JSON by default.
                 chunks = push_chunks(SerializeType.JSON, min(limit, 3200), per_read)
                 name = f"push, {per_read} a read"
                 results[name] = _measure("pull", feed, chunks, 32 * per_read, 5)

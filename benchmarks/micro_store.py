@@ -3,7 +3,7 @@
     python -m benchmarks.micro_store [--messages N] [--recovery-mib N] [--keys N] [--big-gib N] [--json FILE]
 
 Figures are process CPU per message (best of three rounds, since other work on the machine disturbs the wall clock),
-except where a name says "wall". The store lies in a temporary directory (``TMPDIR``) and is removed again.
+except where a name says "wall". The store is in a temporary directory (``TMPDIR``) and is removed again.
 """
 
 from __future__ import annotations

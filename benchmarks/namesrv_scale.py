@@ -2,11 +2,10 @@
 
     python -m benchmarks.namesrv_scale [--brokers 1000] [--topics 500] [--clients 10000] [--seconds 30] [--ours-only]
 
-Each topic lives on ten brokers, so a route names ten. Every broker keeps a connection and registers everything it has
-once every 30 s, as brokers do by default (``forceRegister``); every client keeps a connection and asks for the routes
-of five topics every 30 s, as clients do. All of that runs at its real pace, so what is measured is how much of a core
-the server needs for it (CPU time of its process, whatever else the machine does) and how long a query takes beside
-it.
+Each topic is on ten brokers, so a route lists ten. Every broker keeps a connection and registers all its topics every
+30 s, the default (``forceRegister``). Every client keeps a connection and queries the routes of five topics every
+30 s, like official clients. All of that runs at its real pace. Measured are the share of a core that the server needs
+(CPU time of its process) and the latency of a query under this load.
 
 Meanwhile a broker adds a topic now and then: how long until a query shows it is the age of a route as far as the name
 server goes (a client adds its own period, 30 s). At the end brokers hang up, and it is measured how long their names

@@ -1,4 +1,5 @@
-"""POP over remoting beside Apache 5.5.0, in alternating windows: pop 32, acknowledge each, as Java's consumer does.
+"""POP over remoting compared with Apache 5.5.0, in alternating windows: pop 32 and acknowledge each, like Java's
+consumer.
 
     python -m benchmarks.pop [--pairs 8] [--seconds 2.5] [--messages 300000] [--ours-only] [--json FILE]
 
@@ -43,7 +44,7 @@ MESSAGES: Final = 300_000
 RAN_OUT: Final = 0.95
 """Of a backlog: beyond this share pops find nothing."""
 CPU_GOAL: Final = 0.5
-"""What the CPU of ours divided by Apache's may be."""
+"""Limit of our CPU divided by Apache's."""
 
 
 class Load:

@@ -3,7 +3,7 @@
     python -m benchmarks.profile_broker [producer | batch-producer | consumer] [--seconds 8]
 
 The broker runs in this process as ``orbitmq broker`` would run it. A timer of CPU time interrupts it every
-millisecond and notes the innermost function of ours; unlike a tracing profiler it costs next to nothing, so that
+millisecond and records our innermost function; unlike a tracing profiler it costs next to nothing, so that
 cheap functions do not look dear. Time in the event loop and in the kernel shows where it was entered from.
 """
 

@@ -1,4 +1,4 @@
-"""A broker of ours under steady load for a while: its memory must not grow, and nothing may fail.
+"""Our broker under steady load: its memory must not grow, and nothing may fail.
 
     python -m benchmarks.soak --minutes 30
 

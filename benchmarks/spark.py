@@ -1,19 +1,19 @@
-"""Topics and raw stores in Spark beside Spark's own Kafka connector, in one run.
+"""Topics and raw stores in Spark, compared with Spark's Kafka connector in one run.
 
     python -m benchmarks.spark [--count 1000000] [--rounds 5] [--seconds 330] [--steps raw,sink] [--ours-only]
 
 Both sides run the same PySpark 4.2.0 in a virtual environment of its own, ``local[2]``, and read the same number of
 messages with 128-byte bodies from four queues or partitions of a server on this machine: counted and their bodies
-measured (``read``), and as whole rows into Spark's ``noop`` sink (Kafka's seven columns beside the seven of ours that
+measured (``read``), and as whole rows into Spark's ``noop`` sink (Kafka's seven columns, compared with our seven that
 say the same, and all seventeen). The sink is a stream of Parquet files into a topic with keys and tags (a header, for
 Kafka), ``availableNow``.
 
-Sessions and servers of both sides stay up, and their windows alternate: each step of ours is followed by the same of
-Kafka's. The first round warms both up and is not counted; ratios are medians over the rounds. CPU is that of Spark's
+Sessions and servers of both sides stay up, and their windows alternate: Kafka's step follows the same step of ours.
+The first round warms both up and is not counted; ratios are medians over the rounds. CPU is that of Spark's
 processes and of the server in the same window, for each row.
 
 Answers of our broker hold at most 32 messages, as Apache's do (``maxTransferCountOnMessageInMemory``); Kafka's are
-bounded by bytes alone. Both settings of ours are measured.
+bounded by bytes alone. Both of our settings are measured.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def kafka_side(plan: Mapping[str, Any]) -> Iterator[tuple[Side, dict[str, dict[s
 
 
 def their_name(step: str) -> str:
-    """The step of Kafka's that one of ours is compared with."""
+    """The Kafka step that our step is compared with."""
     return step.removeprefix("raw store, ")
 
 

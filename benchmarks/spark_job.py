@@ -1,4 +1,4 @@
-"""One side of ``benchmarks.spark``: a Spark session of the PySpark to be measured, which runs steps as it is told.
+"""One side of ``benchmarks.spark``: a Spark session of the PySpark to be measured, which runs steps on command.
 
 The first line of standard input is the plan, each further line a step, all JSON. Each is answered by a line on
 standard output: for a step its rows, its seconds, and the CPU seconds of Spark (driver, JVM and Python workers).

@@ -44,7 +44,7 @@ def body_of(number: int, size: int) -> bytes:
 
 
 def write_store(root: Path, count: int, body_bytes: int) -> Sums:
-    """A store of ours with that many messages; returns what a reader must find in it."""
+    """Creates a store with that many messages and returns what a reader must find in it."""
     store = MessageStore(StoreConfig(root=str(root)))
     store.open()
     checksums = 0
@@ -195,7 +195,7 @@ def check(spark: SparkSession, data: Path, written: Sums) -> dict[str, Any]:
     store = data / "store"
     found: dict[str, Sums] = {}
     figures = {"raw store": timed(lambda: note(found, "raw store", sums(read_store(spark, store))))}
-    # The broker must be told of the topic, which the store alone does not bring.
+    # The broker needs the topic; a store alone does not create it.
     with run_broker(data=data, mappedFileSizeCommitLog=1 << 30) as broker:
         broker.create_topic(TOPIC, queue_count=QUEUES)
         reader = spark.read.format("rocketmq").option("namesrvAddr", broker.name_server)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds .venv with the orbitmq command. Safe to run again at any time.
 #
-#   bash scripts/setup.sh                      every development tool, and what the tests run beside
+#   bash scripts/setup.sh                      every development tool, and the servers that the tests use
 #   bash scripts/setup.sh demo                 only what `make demo` uses
 #   bash scripts/setup.sh run                  only what `make run` uses: servers, gRPC, web console
 #   PYTHON=python3.12 bash scripts/setup.sh    another interpreter (3.11 or newer)
@@ -77,13 +77,13 @@ java_ready() { (($(java_major) >= 17)) && command -v javac >/dev/null && command
 
 check_java() {
     if ! java_ready && may_install; then
-        say "installing Java and Maven for the tests beside Apache RocketMQ"
+        say "installing Java and Maven for the tests with Apache RocketMQ"
         apt_install default-jdk-headless maven || say "apt-get could not install Java and Maven"
     fi
     if java_ready; then
         say "Java $(java_major), javac and Maven found"
     else
-        say "Java 17+ with javac, and Maven, were not all found: the tests beside Apache RocketMQ will be skipped."
+        say "Java 17+ with javac, and Maven, were not all found: the tests with Apache RocketMQ will be skipped."
         say "  to have them: apt-get install default-jdk-headless maven"
     fi
 }

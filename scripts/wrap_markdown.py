@@ -18,7 +18,7 @@ _ALONE: Final = re.compile(r"^\s*(\||#|<|!\[|>|\[[^\]]+\]:|---|===|\*\*\*)")
 
 
 def wrapped(text: str) -> str:
-    """The text with every paragraph and list item that is too wide wrapped anew."""
+    """The text with every paragraph and list item that is too wide wrapped again."""
     lines = text.split("\n")
     return "\n".join(_wrapped(lines))
 

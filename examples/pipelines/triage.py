@@ -22,7 +22,7 @@ def classify(letters: DataFrame, late_hours: int = 24) -> DataFrame:
         )
         .when(text.rlike(r"^\s*[\[{]") & f.try_parse_json(text).isNull(), "broken JSON")
         .when(f.length("body") > 1024 * 1024, "very large body")
-        .when(age_hours > late_hours, f"given up more than {late_hours} hours after it was sent")
+        .when(age_hours > late_hours, f"dead-lettered more than {late_hours} hours after it was sent")
         # The way to the dead letters counts as an attempt.
         .when(f.col("reconsume_times") <= 1, "sent here at once by its consumer")
         .otherwise("handler failed every time")

@@ -466,7 +466,7 @@ fn stored_properties<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     if let Some((unique_key, waits, asks)) = as_they_are(raw) {
         let size = raw.len() + added.len();
-        // A name of ours among the sender's keeps its place there and gets our value: not as they are.
+        // One of our names among the sender's keeps its position and gets our value.
         let ours = added
             .split(|byte| *byte == 2)
             .filter_map(|pair| pair.split(|byte| *byte == 1).next());

@@ -65,7 +65,7 @@ fn py_body_crc(data: PyBackedBytes) -> u32 {
     body_crc(&data)
 }
 
-/// Start and end of a part, as two native 64-bit numbers; None when it does not lie in `length` bytes.
+/// Start and end of a part, as two native 64-bit numbers; None when it is not within `length` bytes.
 fn range(pair: &[u8], length: usize) -> Option<(usize, usize)> {
     let start = usize::try_from(i64::from_ne_bytes(pair.get(..8)?.try_into().ok()?)).ok()?;
     let end = usize::try_from(i64::from_ne_bytes(pair.get(8..)?.try_into().ok()?)).ok()?;

@@ -34,7 +34,7 @@ fn link(
     }
     for ((number, key), (at, before)) in (first..).zip(keys.chunks_exact(KEY_BYTES)).zip(places) {
         let (hash, log_offset, store_ms) = (i32_at(key, 0)?, i64_at(key, 4)?, i64_at(key, 12)?);
-        // Whole numbers, as they lie in the file: a process killed here leaves no half of one.
+        // Whole numbers in the file's layout: a process killed here leaves no half of one.
         let now = i32::from_be(slots[at].replace(number.to_be()));
         // An earlier key of this call may have been in the same slot.
         let mut previous = if now >= first { now } else { i32::from_be(before) };

@@ -263,7 +263,7 @@ fn answer_fields(raw: &[u8], is_binary: bool) -> Option<AnswerValues> {
     ))
 }
 
-/// Where the parts of a record lie in it.
+/// Positions of a record's parts.
 struct Parts {
     end: usize,
     store_host: usize,

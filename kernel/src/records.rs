@@ -221,7 +221,7 @@ fn key_hashes(
     }
 }
 
-/// The hash of a text that goes on with these UTF-8 bytes.
+/// The hash of a text extended by these UTF-8 bytes.
 fn continued(prefix: i32, data: &[u8]) -> i32 {
     if data.is_ascii() {
         return extend(prefix, data);

@@ -316,7 +316,7 @@ fn is_whole(record: &[ReadOnlyCell<u8>], topic: &[u8], copy: &mut Vec<u8>) -> bo
         .map_or(false, |found| &copy[found.topic.0..found.topic.1] == topic)
 }
 
-/// Start and end of a record in the window; None when it does not lie in it.
+/// Start and end of a record in the window; None when it is not within it.
 fn placed(
     log_offset: i64,
     size: i32,

@@ -36,8 +36,8 @@ enum Place {
     Ends,
 }
 
-/// Boxed, because it must lie at a multiple of 32: a Python object, in which the root of a program would hold it,
-/// lies at multiples of 16.
+/// Boxed, because it must be aligned to 32 bytes: a Python object, in which the root of a program would hold it,
+/// is aligned to 16.
 type Finder = Box<memmem::Finder<'static>>;
 
 enum Node {
@@ -244,7 +244,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Where the values of a program's properties lie in a property text, by the number of the name.
+/// Positions of the values of a program's properties in a property text, by the number of the name.
 #[derive(Default)]
 pub struct Scratch {
     values: Vec<Option<(usize, usize)>>,

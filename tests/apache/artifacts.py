@@ -92,7 +92,7 @@ def jars(version: str) -> Path:
     pom = _pom(version)
 
     def fetch(target: Path) -> None:
-        # A copy of the pom, because Maven may write beside the file it reads.
+        # A copy of the pom, because Maven may write next to the file it reads.
         workspace = target.parent / "fetch"
         shutil.rmtree(workspace, ignore_errors=True)
         workspace.mkdir(parents=True)
@@ -201,7 +201,7 @@ def _current(product: Path, digest: str) -> bool:
 
 
 def _make(product: Path, digest: str, build: Callable[[Path], None]) -> Path:
-    """`product`, built into a directory beside it and renamed when whole, so that nobody sees a half-made one."""
+    """`product`, built in a directory next to it and renamed when complete."""
     if _current(product, digest):
         return product
     product.parent.mkdir(parents=True, exist_ok=True)

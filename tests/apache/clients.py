@@ -505,7 +505,7 @@ class Clients(Driver):
         **extra: Any,
     ) -> Producer:
         """`checks`: how a transactional producer answers checks of messages it has no script for. Extra keywords
-        that are no option: accessKey, secretKey, trace, traceTopic."""
+        that are not options: accessKey, secretKey, trace, traceTopic."""
         request, options = self._split({**self.producer_options, **extra})
         request |= {
             "group": group,
@@ -528,7 +528,7 @@ class Clients(Driver):
         **extra: Any,
     ) -> PushConsumer:
         """Started with the first rebalance under way. `from_first`: a new group reads from the beginning.
-        Extra keywords that are no option: accessKey, secretKey, trace, traceTopic, strategy, strategyQueues
+        Extra keywords that are not options: accessKey, secretKey, trace, traceTopic, strategy, strategyQueues
         (CONFIG), rooms (MACHINE_ROOM), roomCount (MACHINE_ROOM_NEARBY)."""
         request, options = self._split(extra)
         if from_first:

@@ -48,7 +48,7 @@ class OrbitServer(ApacheServer):
         return code
 
     def check_log(self) -> None:
-        """No bug showed itself: a test that passes beside a traceback in the log has not passed."""
+        """Checks the log: a test fails if it contains a traceback."""
         path = self.workdir / "stderr.log"
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
         bad = [number for number, line in enumerate(lines) if " ERROR " in line or "Traceback" in line]

@@ -82,7 +82,7 @@ def java_command(
     properties: Mapping[str, str] | None = None,
     classes: str = "",
 ) -> list[str]:
-    """A JVM with Apache's jars (or the given class path) whose logs, home and configuration all lie in `workdir`."""
+    """A JVM with Apache's jars (or the given class path) whose logs, home and configuration are in `workdir`."""
     conf = workdir / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     # 4.9.7 looks these up under ROCKETMQ_HOME; 5.5.0 is told by a property.

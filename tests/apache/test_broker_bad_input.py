@@ -20,7 +20,7 @@ GET_MAX_OFFSET = 30
 
 
 class RawClient:
-    """One connection, JSON headers, nothing of ours."""
+    """One connection with JSON headers and none of our code."""
 
     def __init__(self, server: Addressed) -> None:
         host, _, port = server.address.rpartition(":")

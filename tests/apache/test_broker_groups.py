@@ -1,4 +1,4 @@
-"""Groups of official consumers on our broker: queues shared out anew on join and leave, offsets that outlive it."""
+"""Groups of official consumers on our broker: queues reassigned on join and leave, offsets that outlive it."""
 
 from __future__ import annotations
 

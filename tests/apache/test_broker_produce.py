@@ -1,4 +1,4 @@
-"""Every way to send with every official client. What the clients see of ours must equal what they see of Apache's."""
+"""Every way to send with every official client. Clients must see the same from both brokers."""
 
 from __future__ import annotations
 

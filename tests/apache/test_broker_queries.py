@@ -150,4 +150,4 @@ def test_offsets_reset_by_time_send_a_running_group_back(
         return all(consumer.bodies.count(message.body) >= 2 for message in late)
 
     wait_until(late_again, timeout_s=40, what="the late messages a second time")
-    assert all(consumer.bodies.count(message.body) == 1 for message in early), "nothing older came again"
+    assert all(consumer.bodies.count(message.body) == 1 for message in early), "nothing older was redelivered"

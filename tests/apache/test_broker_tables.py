@@ -143,7 +143,7 @@ def topic_cases(own: Callable[[str], str]) -> Iterable[Case]:
     for missing in ("topicFilterType", "order", "perm", "topic"):
         yield create(f"topic without {missing}", "Part", **{missing: None})
     yield create("unknown filter type", topicFilterType="ODD")
-    yield create("queues that are no number", readQueueNums="many")
+    yield create("queues that are not a number", readQueueNums="many")
     yield create("topic with -1 queues", "Minus", readQueueNums="-1")
     yield create("topic with permission 9", "Nine", perm="9")
     for topic in ("T", "Fifo", "Res", "Part", "Missing"):

@@ -67,7 +67,7 @@ class Load:
 
     def _run(self) -> None:
         number = 0
-        # Not as fast as it can: the harness looks at every delivery anew whenever one comes.
+        # Throttled: the harness checks all deliveries whenever one arrives.
         while not self._ended.wait(0.01):
             number += 1
             body = b"%s %d " % (self._topic.encode(), number) + b"x" * 1_000

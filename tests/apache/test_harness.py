@@ -1,4 +1,4 @@
-"""The harness proves itself: Apache's clients against Apache's servers, nothing of ours between them."""
+"""The harness proves itself: Apache's clients against Apache's servers."""
 
 from __future__ import annotations
 

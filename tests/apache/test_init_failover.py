@@ -1,4 +1,4 @@
-"""The files of ``orbitmq init failover`` start as they are beside a real etcd. Here because it needs one."""
+"""The files of ``orbitmq init failover`` run unchanged with a real etcd."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Our name server under Apache's brokers, clients and tools.
 
-Two of ours and one of Apache's stand side by side, and the brokers (5.5.0 and 4.9.7) register with all three. So the
-same command asked here and there is about the same cluster, and its answers must say the same.
+Brokers of 5.5.0 and 4.9.7 register with two of our name servers and an Apache one, so the same command must get the
+same answer from each of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REGISTER_PERIOD_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Two brokers, known to two name servers of ours and one of Apache's."""
+    """Two brokers, registered with two of our name servers and an Apache one."""
 
     one: OurNamesrv
     two: OurNamesrv

@@ -1,4 +1,4 @@
-"""Quotas as official clients see them: flow control (code 2) for who sends too much, and nothing for the others."""
+"""Quotas as official clients see them: flow control (code 2) for a producer above its quota only."""
 
 from __future__ import annotations
 

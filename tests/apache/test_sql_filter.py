@@ -1,4 +1,4 @@
-"""Filters by SQL92 with the official clients, and our broker beside the answers recorded from Apache's."""
+"""Filters by SQL92 with the official clients, and our broker compared with answers recorded from Apache's."""
 
 from __future__ import annotations
 
@@ -166,5 +166,5 @@ def test_bits_we_write_beside_the_queues_are_right_for_apache(
             java_latest.push_consumer(group, namesrv, expression) as consumer,
         ):
             consumer.wait_bodies({b"8", b"9", b"10", b"11"})
-            # Java's shutdown does not wait for the offset of a message whose handler just returned: 0 may come again.
+            # Java's shutdown does not wait for the offset of a message just handled: 0 may be redelivered.
             assert sorted(set(consumer.bodies) - {b"0"}) == [b"10", b"11", b"8", b"9"]

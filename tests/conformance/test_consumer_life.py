@@ -174,7 +174,7 @@ async def test_body_that_does_not_fit_is_a_line_without_traceback(
         raise AssertionError("never called")
 
     async with consumer:
-        await until(lambda: "dead letter" in caplog.text, "given up")
+        await until(lambda: "dead letter" in caplog.text, "dead-lettered")
     lines = [r for r in caplog.records if "handler failed" in r.getMessage()]
     assert len(lines) == 1
     assert "reason=the body is not a dict" in lines[0].getMessage()
@@ -483,7 +483,7 @@ async def test_queue_that_goes_to_another_member_is_told_and_its_offset_stored(b
         async with second:
             await until(lambda: any(queue.topic == "revoking" for queue in second.queues), "a queue")
             [gone] = [queue for queue in second.queues if queue.topic == "revoking"]
-            await until(lambda: revoked and gone not in first.queues, "it is given up")
+            await until(lambda: revoked and gone not in first.queues, "it is released")
             assert revoked == [gone]
             async with asyncio.timeout(10):
                 # Stored by a request without an answer.

@@ -1,4 +1,4 @@
-"""What only some installations have: filter servers beside the broker, a page that names the name servers."""
+"""What only some installations have: filter servers, and a page that lists the name servers."""
 
 from __future__ import annotations
 

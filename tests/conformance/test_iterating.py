@@ -64,7 +64,7 @@ async def test_break_acknowledges_at_the_end_of_the_block_unless_it_fails(target
         await take_one(fail=True)
     await take_one()
     assert len(set(seen[:3])) == 3
-    assert seen[3] == seen[2], "what failed comes again"
+    assert seen[3] == seen[2], "the failed message is redelivered"
 
 
 async def test_breaks_in_a_row_go_on_with_the_next_message(target: Target) -> None:

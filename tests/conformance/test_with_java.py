@@ -1,4 +1,4 @@
-"""Our client beside the official Java client: messages both ways, queues shared, tools that ask our consumer."""
+"""Our client and the official Java client: messages both ways, shared queues, tools that query our consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that test_kill_minus_9 kills. Appends for ever; tells every acknowledged message on its output.
+"""The process that test_kill_minus_9 kills. Appends forever and prints every acknowledged message.
 
 Arguments: root, flush mode, first message number. One line per acknowledged append: ``number queue_id queue_offset
 log_offset``. Nothing is printed before the store has acknowledged: in SYNC_FLUSH that is after the flush.

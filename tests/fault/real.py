@@ -348,7 +348,7 @@ def state_of(broker: Broker) -> str:
 
 @asynccontextmanager
 async def elected_group(members: list[Etcd]) -> AsyncIterator[tuple[list[Broker], str]]:
-    """Three brokers of ours with failover, whole, with the topic."""
+    """Starts three of our brokers with failover and creates the topic."""
     with ExitStack() as stack:
         namesrv = stack.enter_context(OrbitNamesrv())
         endpoints = ";".join(member.url for member in members)

@@ -97,7 +97,7 @@ def test_flip_at_any_byte_of_the_last_records_is_refused_or_harmless(clean: bool
 def test_damage_can_be_walked_past_on_request_and_costs_only_the_damaged_records() -> None:
     fs, history = written(clean=False)
     chance = random.Random(5)
-    # Only what lies behind the checkpoint is read when a store opens.
+    # Opening a store reads only the log after the checkpoint.
     walked = [(number, done) for number, done in history.appended if done.log_offset >= 8192]
     assert len(walked) > 15
     for _ in range(150):
@@ -129,7 +129,7 @@ def test_any_derived_file_damaged_is_rebuilt_from_the_log(clean: bool, damage: s
     fs, history = written(clean=clean, count=150)
     for path in derived_files(fs):
         if damage in ("zeros", "noise") and "/consumequeue/" in path:
-            continue  # its length is right, and nobody reads all queues at every start: see the test of rot below
+            continue  # its length is right, and a start does not read all queues: see the test of rot below
         disk = fs.kill()
         damage_file(disk, path, damage)
         count = check_disk(disk, history, go_on=path.endswith("0"))

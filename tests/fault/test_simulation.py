@@ -59,7 +59,7 @@ class Simulation:
         self.fs = FaultyFileSystem()
         self.model = Model()
         self.next_number = 0
-        # A quarter of the histories keeps filter extensions beside the queues.
+        # A quarter of the histories keeps filter extensions.
         self.options: dict[str, Any] = (
             {"queue_ext_enabled": True, "queue_ext_file_bytes": 4096} if seed % 4 == 3 else {}
         )

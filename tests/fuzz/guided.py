@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing: ``python -m tests.fuzz.guided [TARGET ...] [--seconds 60] [--keep]``.
 
-Runs each byte target (``tests/fuzz/byte_targets.py``) under atheris, which sees every branch of ours that an input
-reaches and goes on from those that reach something new. It starts from the recorded inputs and from those kept in
+Runs each byte target (``tests/fuzz/byte_targets.py``) under atheris, which sees every branch of our code that an
+input reaches, and mutates the inputs that reach something new. It starts from the recorded inputs and those in
 ``tests/fuzz/corpus``; half of its mutations are ours, which know JSON, numbers and lengths. With ``--keep`` the
 inputs that reached new code are added there, the shortest first. The plain kernel is used, since the compiled one
 cannot be seen into; both are compared elsewhere.

@@ -90,7 +90,7 @@ class Node:
             ha_listen_port=self._ha_port,
             **self._options,
         )
-        # What is told to others is the proxy.
+        # Others get the address of the proxy.
         object.__setattr__(self.broker.config, "ha_public_host", PROXY_HOST)
         await self.broker.start()
 

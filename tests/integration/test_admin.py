@@ -72,7 +72,7 @@ def paths(value: Any, prefix: str = "") -> set[str]:
 
 
 def documented(path: str, keys: list[str]) -> bool:
-    """Whether a path is a key, or lies below one that is data or another format's."""
+    """Whether a path is a key, or is below one that is data or another format's."""
     path = path.lstrip(".")
     return any(
         path == key or path.startswith((f"{key}.", f"{key}[", f"{key.removesuffix('.*')}.")) for key in keys

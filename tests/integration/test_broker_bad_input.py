@@ -36,7 +36,7 @@ INVALID: Final = ResponseCode.INVALID_PARAMETER
 
 # Where we answer otherwise than Apache on purpose, and with what.
 STRICTER: Final = {
-    # Apache reads any text but "true" as false, and text that is no number as "not there" where nobody asks for it.
+    # Apache reads any text but "true" as false, and an optional number that is not one as missing.
     **{f"{code} {flag}='maybe'": REFUSED for code in (310, 320) for flag in "km"},
     **{f"10 {flag}='maybe'": REFUSED for flag in ("unitMode", "batch")},
     "17 order='maybe'": REFUSED,

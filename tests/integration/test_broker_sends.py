@@ -140,7 +140,7 @@ def test_batches_cross_segments_of_the_log_whole(tmp_path: Path) -> None:
             assert [record.body.decode() for record in records] == names
             for start in range(0, 400, 8):
                 segments = {record.log_offset // 8192 for record in records[start : start + 8]}
-                assert len(segments) == 1, "a batch lies in one segment"
+                assert len(segments) == 1, "a batch is in one segment"
 
     run("uvloop", everything)
 

@@ -24,7 +24,7 @@ LETTERS = 4
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
-    """A broker with dead letters of a group: payments 0 to 3, given up after two tries."""
+    """A broker with dead letters of a group: payments 0 to 3, dead-lettered after two attempts."""
     with run_broker(messageDelayLevel="1s 1s 1s 1s") as running:
         asyncio.run(give_up(running.name_server))
         yield running

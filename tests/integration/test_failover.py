@@ -231,7 +231,7 @@ async def bad_network(seed: int, etcd: Etcd, root: Path) -> None:
 
 
 def stored(body: bytes) -> bytes:
-    """A body as it lies in the log of topic T: its size before it, the topic behind."""
+    """A body as in the log of topic T: its size before it, the topic after it."""
     return len(body).to_bytes(4, "big") + body + b"\x01T"
 
 

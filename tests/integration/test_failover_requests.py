@@ -96,7 +96,7 @@ def test_roles_change_by_request_through_etcd_and_routes_follow(etcd: Etcd, memo
                 refused = await change(client, node, text)
                 assert refused.code == ResponseCode.SYSTEM_ERROR
                 assert reason in (refused.remark or ""), refused.remark
-            # A slave that lags is no master, and without another one nobody steps down.
+            # A slave that lags cannot become master, and without another one the master does not step down.
             first.replication.accepting = False
             first.replication.cut()
             await until(lambda: first.failover.in_sync.members == {first.number}, "the shrunken set", 15)
@@ -137,7 +137,7 @@ def test_consumers_get_only_what_the_in_sync_set_has_and_too_few_of_it_refuse_se
             assert sent.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
             assert broker.store.max_offset("T", 0) == 2
             assert not waiting.done(), "a consumer would have seen what a failover takes back"
-            # The slave is given up, the set is the master alone, and what it has is the group's.
+            # The slave leaves the set; only the master is left, and its log is the group's.
             found = await waiting
             assert found.code == 0
             assert broker.failover is not None

@@ -1,4 +1,4 @@
-"""What is shipped beside the code: units, image, compose file, dashboard, sample configuration."""
+"""Packaging: units, image, compose file, dashboard, sample configuration."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_unit_runs_a_command_there_is_with_a_file_that_can_be_read(path: Path) -
     for key in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "RestrictSUIDSGID", "LockPersonality"):
         assert service[key] == "yes", key
     assert service["ProtectSystem"] == "strict"
-    # What it writes lies in its state directory, or a strict system lets it write nothing.
+    # It writes to its state directory only, because a strict system allows nothing else.
     text = sample.read_text()
     for written in re.findall(r"^(?:storePathRootDir|kvConfigPath)=(.*)$", text, re.MULTILINE):
         assert written.startswith("/var/lib/orbitmq/"), written

@@ -47,7 +47,7 @@ ALLOWED = {
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
     settings = {"renewSchedulePeriodMillis": "200", "renewAheadTimeMillis": "59000"}
     directory: Path = tmp_path_factory.mktemp("proxy")
-    # A broker whose append takes over 200 ms refuses the next sends: on a busy machine that is no fault of the proxy.
+    # A broker whose append takes over 200 ms refuses the next sends, which happens on a busy machine.
     options = {**BROKER_OPTIONS, "brokerFastFailureEnable": False}
     with local_stack(directory, settings, **options) as running:
         create_golden_names(running.name_server, running.broker)
@@ -244,7 +244,7 @@ def test_receive_cut_off_in_the_middle_is_given_back_as_a_whole(stack: LocalStac
         deadline = time.monotonic() + 25
         found: dict[bytes, str] = {}
         while len(found) < len(bodies):
-            assert time.monotonic() < deadline, f"{len(found)} of {len(bodies)} came again"
+            assert time.monotonic() < deadline, f"{len(found)} of {len(bodies)} were redelivered"
             for one in _receive(channel, "cut", "CutOff", renew=True):
                 found[one.body] = one.system_properties.receipt_handle
         assert sorted(found) == bodies
@@ -359,7 +359,7 @@ def _check_streams(stack: LocalStack, count: int, seed: int) -> None:
 def test_mutated_calls_and_connections_are_answered_or_refused(
     stack: LocalStack, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In all ``count`` of them; no call fails by an error of ours, and the memory of the process is bounded."""
+    """In all ``count`` of them; no call fails because of a bug, and the memory of the process is bounded."""
     _check_calls(stack, count // 10, 2)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _check_calls(stack, count // 2, 3)

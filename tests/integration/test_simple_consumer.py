@@ -220,7 +220,7 @@ def test_push_consumer_switches_from_pull_to_pop_and_back_with_nothing_lost(brok
                 await sending
                 await until(partial(_has, handled, 200 * (part + 1)), "all messages", 15.0)
         repeated = sum(count - 1 for count in handled.values())
-        assert repeated <= 300, repeated  # what was in hand at a switch may come again
+        assert repeated <= 300, repeated  # messages held at a switch may be redelivered
 
     run("uvloop", scenario)
 

@@ -212,7 +212,7 @@ GARBAGE = {
     "another protocol": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "no JSON": framed(b"not json"),
     "JSON of another shape": framed(b'{"code":"ten"}'),
-    "remark that is no UTF-8": framed(b'{"code":1,"remark":"\xff"}'),
+    "remark that is not UTF-8": framed(b'{"code":1,"remark":"\xff"}'),
     "deep JSON": framed(b'{"code":1,"extFields":' + b'{"a":' * 100_000),
     "binary header cut short": framed(b"\0" * 20, word=1 << 24 | 20),
     "binary remark over the end": framed(

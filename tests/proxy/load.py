@@ -86,7 +86,7 @@ class _Client:
 
 
 class Load:
-    """Sends to and receives from one topic until it is told to stop.
+    """Sends to and receives from one topic until stopped.
 
     Consumers begin with the first proxy, producers with the last.
     """
@@ -183,7 +183,7 @@ class Load:
         while self._receiving:
             for message in client.receive(request):
                 if not self._take(client, message):
-                    break  # the proxy failed: the rest is forgotten, and has to come again
+                    break  # the proxy failed: the rest is redelivered
         client.close()
 
     def _take(self, client: _Client, message: pb.Message) -> bool:

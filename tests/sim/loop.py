@@ -4,7 +4,7 @@ Nothing waits: when no callback is ready the time jumps to the next one that is 
 the process whose context it was planned in (``PROCESS``), so a kill drops what is planned, and a pause keeps it for
 later, at any point between two callbacks. No thread runs: work for one is done inline, after the time a disk takes.
 
-From one seed the same history comes again, provided hashes of text are fixed (PYTHONHASHSEED=0).
+One seed always produces the same history, provided hashes of text are fixed (PYTHONHASHSEED=0).
 """
 
 from __future__ import annotations

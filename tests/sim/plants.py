@@ -29,7 +29,7 @@ def _ack_before_flush(stack: ExitStack) -> None:
 
 
 def _lost_unlock(stack: ExitStack) -> None:
-    """A lock is never given up and never ends."""
+    """A lock is never released and never expires."""
     lock = QueueLocks.lock
 
     def for_ever(self: QueueLocks, group: str, client_id: str, queues: Any) -> Any:

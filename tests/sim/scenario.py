@@ -545,7 +545,7 @@ class Simulation:
                 if sent.acked and sent.outcome != "rollback" and not self.history.is_phantom(sent)
             ):
                 break
-        self.note(f"converged or given up after {self.loop.now - until + PEACE_S:.0f} s")
+        self.note(f"converged or timed out after {self.loop.now - until + PEACE_S:.0f} s")
 
     async def _watch_masters(self) -> None:
         """At no time may two brokers be sure to be the master."""

@@ -114,7 +114,7 @@ class Group:
             await asyncio.sleep(0.05)
 
     async def send(self, *, wait_s: float = 5.0) -> None:
-        """``COUNT`` messages to the master, each when the one before was acknowledged or is given up."""
+        """``COUNT`` messages to the master, each when the one before was acknowledged or timed out."""
         machine = self.master()
         assert machine is not None
         assert machine.process is not None

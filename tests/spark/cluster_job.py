@@ -2,7 +2,7 @@
 
     python cluster_job.py ARGUMENTS.json
 
-Reads a topic into Parquet and back, reads the raw store beside it, writes a topic with a task that fails half-way,
+Reads a topic into Parquet and back, reads the raw store, writes a topic with a task that fails half-way,
 and leaves what it found in the file the arguments name.
 """
 

@@ -123,7 +123,7 @@ def test_mistakes_of_a_newcomer_are_one_line_and_exit_2(pipeline: Path, tmp_path
     code, text = ended("archive", str(tmp_path / "archive"))
     assert (code, text) == (2, "orbitmq: give --topic (once or more) or --topic-pattern")
     code, text = ended("archive", str(tmp_path / "archive"), "-t", "x", "--since", "yesterday")
-    assert (code, text.startswith("orbitmq: --since: 'yesterday' is no time")) == (2, True), text
+    assert (code, text.startswith("orbitmq: --since: 'yesterday' is not a time")) == (2, True), text
 
 
 @pytest.mark.usefixtures("fast_jvm")

@@ -31,7 +31,7 @@ TOPIC = "Restarted"
 
 @pytest.fixture
 def ports() -> tuple[int, int]:
-    """Of the broker (which takes those beside it, too) and of the name server."""
+    """Ports of the broker (which also takes the neighbouring ones) and of the name server."""
     broker, *_, name_server = free_ports(-2, 1, 5)
     return broker, name_server
 

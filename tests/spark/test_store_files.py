@@ -292,12 +292,12 @@ def test_records_that_lie_elsewhere_are_refused(tmp_path: Path) -> None:
     log = write_log(tmp_path, [b""] * 60)
     stranger = record(3, log.offsets[3] + 1)
     change(log, log.offsets[3], stranger)
-    with pytest.raises(RecordError, match=f"log offset {log.offsets[3]} says to lie at {log.offsets[3] + 1}"):
+    with pytest.raises(RecordError, match=f"log offset {log.offsets[3]} names offset {log.offsets[3] + 1}"):
         read(tmp_path)
 
 
 def test_body_made_to_look_like_a_record_gives_an_error_and_not_wrong_rows(tmp_path: Path) -> None:
-    # The body holds a whole record that says the very offset it comes to lie at.
+    # The body contains a whole record that names exactly the offset where it is stored.
     at = 0
     bodies = [b"", b"", b""]
     for number in range(2):

@@ -1,4 +1,4 @@
-"""``orbitmq pipeline table`` killed with -9 under load: the table holds every message once, whoever reads it."""
+"""``orbitmq pipeline table`` killed with -9 under load: the table holds every message once, for every reader."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_another_process_gets_other_blocks_until_the_first_has_ended(tmp_path: P
             ports_of_one = [port for _ in range(20) for port in one.take()]
             ports_of_two = [port for _ in range(40) for port in two.take()]
             assert set(ports_of_one) & set(ports_of_two) == set()
-            assert two.take() == [ports_of_two[0]], "its own blocks come again when all are in use"
+            assert two.take() == [ports_of_two[0]], "its own blocks are reused when all are in use"
             with (
                 closing(PortBlocks(first, first + 60, 20, tmp_path)) as third,
                 pytest.raises(RuntimeError, match="locked every block"),

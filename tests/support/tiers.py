@@ -30,7 +30,7 @@ class Moved:
 SOAK: Final = (
     Moved(
         "tests/apache/test_harness.py",
-        "Apache's clients against Apache's servers, nothing of ours",
+        "Apache's clients against Apache's servers, none of our code",
         "every other file of tests/apache, which uses the same harness against both",
     ),
     Moved(

@@ -365,19 +365,34 @@ _UNFINISHED: Final = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME"])
 
 
 WORDING: Final = (
+    (r"\banew\b(?! (?:=|or)|[)\]:,}])", "again, or recreated, restarted"),
+    (r"\bc(?:omes?|ame) again\b", "is redelivered"),
+    (r"\bthat (?:is|are|was|were) none\b", "malformed"),
+    (r"(?<!front )(?<!same step )\bof ours\b", "our ..."),
+    (r"\bof Apache's(?=[.,;:)]|$)", "Apache's ..."),
+    (r"\b(?:is|are) told (?:to|of|about|that|what|how)\b", "is notified of, or the request that it gets"),
+    (r"\bnobody (?:asks|knows|reads|waits|sees|hears|needs)\b", "unknown, unread, or the passive voice"),
+    (r"\bwho(?:ever)? (?:asks|reaches|waits|reads|sends)\b", "the requester, anyone who can reach ..."),
+    (
+        r"(?<!here )\b(?:is|are) no (?!longer\b|more\b|such\b|different\b|other\b|less\b|usable\b)\w+",
+        "is not a",
+    ),
+    (r"\bl(?:ies|ie) (?:in|at|on|beside|under|below|behind)\b", "is in"),
+    (r"\bgoes (?:on by|the way)\b", "continues, recovers, is handled like"),
+    (r"\bbeside (?:a|an|the|it|apache|Apache|jvms?|JVMs?)\b", "next to, compared with, during"),
+    (r"\b(?:let go|given up)\b", "deleted, released, abandoned, dead-lettered"),
+    (r"\bupkeep\b", "maintenance"),
+    (r"\brivals?\b", "candidate"),
+    (r"\bgives back\b", "returns"),
     (r'(?:[;.] [Gg]ives |"""Gives )', "returns"),
-    (r"\bnobody knows\b", "unknown"),
+    (r"\bfor ever\b", "forever, indefinitely"),
     (r"\bone behind the other\b", "one after the other"),
     (r"\bat or behind\b", "at or after"),
-    (r"\bis told (?:about|of) (?:a|every)\b", "is called for, is notified of"),
     (r"\bsa(?:ys|id) goodbye\b", "unregisters"),
-    (r"\bha(?:ve|s) (?:their|its) moments\b", "is flaky"),
-    (r"\bslave of nobody\b", "slave without a master"),
+    (r"\bha(?:ve|s) (?:their|its) (?:moments|say)\b", "is flaky, counts"),
     (r"\bhalf as fast again\b", "1.5 times as fast"),
-    (r"\blook(?:s|ing) before (?:sleeping|it sleeps)\b", "busy-wait"),
-    (r"\btexts by number\b", "dictionary encoding"),
 )
-"""Phrases that are not the field's own words, and what to write instead; see docs/glossary.md."""
+"""Patterns that read as translated, and what to write instead."""
 _WORDING: Final = tuple((re.compile(pattern), instead) for pattern, instead in WORDING)
 _ANY_WORDING: Final = re.compile("|".join(pattern for pattern, _ in WORDING))
 _PROSE: Final = (".md", ".py", ".rs", ".sh", ".html")

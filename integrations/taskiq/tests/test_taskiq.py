@@ -44,7 +44,7 @@ def name() -> str:
 
 @contextlib.asynccontextmanager
 async def worker(broker: RocketMQBroker) -> AsyncIterator[None]:
-    """taskiq's receiver beside the test. What it has not finished at the end stays unacknowledged."""
+    """taskiq's receiver, running during the test. What it has not finished at the end stays unacknowledged."""
     await broker.startup()
     receiving = asyncio.ensure_future(run_receiver_task(broker))
     try:

@@ -272,7 +272,7 @@ class _Follower:
             self.arrived += following - offset
             offset = following
             self.messages += self._wanted.select(pulled.messages)
-            if len(self.messages) > _TAIL_BACKLOG:  # nobody takes them: the browser is slow
+            if len(self.messages) > _TAIL_BACKLOG:  # the browser reads too slowly
                 self.skipped += len(self.messages) - _TAIL_BACKLOG
                 del self.messages[:-_TAIL_BACKLOG]
             if pulled.messages or behind > 0:

@@ -182,7 +182,7 @@ async def describe_group(admin: Admin, group: str) -> GroupDescription:
     try:
         connection = await consumer_connection(admin, group)
     except OrbitError:
-        pass  # nobody is online
+        pass  # no member is online
     try:
         progress = await group_progress(admin, group)
     except OrbitError:

@@ -259,7 +259,12 @@ def _events(record: MessageView, delays: tuple[int, ...]) -> list[Event]:
             return [_at(record, kind="waiting", title=title, detail=f"delay level {level}", until_ms=until)]
         if is_dlq_topic(real):
             return [
-                _at(record, kind="waiting", title="Given up, on its way to the dead letters", until_ms=until)
+                _at(
+                    record,
+                    kind="waiting",
+                    title="Retries exhausted, on its way to the dead letters",
+                    until_ms=until,
+                )
             ]
         title = f"Delayed at level {level}"
         return [_at(record, kind="delayed", title=title, detail=f"for {real}", until_ms=until)]
@@ -340,7 +345,7 @@ async def _ended(admin: Admin, records: list[MessageView], op: MessageView) -> l
         records[0].message_id,
     )
     if given_up:
-        title = "Given up: the producer answered none of the checks"
+        title = "Abandoned: the producer answered none of the checks"
         return [Event(at_ms=given_up[0].store_timestamp, kind="rolled-back", title=title)]
     return [Event(at_ms=op.store_timestamp, kind="rolled-back", title="Transaction rolled back")]
 
@@ -379,7 +384,7 @@ async def _consumption(
     except OrbitError:
         pass  # no member is online; the offsets are still valid
     if any(one.topic == dlq_topic(group) for one in records):
-        return Consumption(group=group, state="dead", detail="given up", online=online)
+        return Consumption(group=group, state="dead", detail="retries exhausted", online=online)
     again = [one for one in records if retry_topic(group) in (one.topic, one.properties.get("REAL_TOPIC"))]
     try:
         stats = await consume_stats(admin, group, message.topic)

@@ -94,7 +94,7 @@ class AuthConfig:
     migrate_from_files: bool = option(
         False,
         apache="migrateAuthFromV1Enabled",
-        doc="At start accounts of plain_acl.yml that are no users yet become users with policies.",
+        doc="At start, accounts of plain_acl.yml that are not users yet become users with policies.",
     )
     acl_enabled: bool = option(
         False,

@@ -1,7 +1,7 @@
 """The check in front of every request (Apache: ``AuthenticationPipeline`` and ``AuthorizationPipeline``).
 
 A server hands ``AccessControl.check`` to its router as the guard; what it refuses raises ``NoPermission`` (code
-16) with Apache's text, and no handler sees it. For protocols that are no frames (gRPC) ``authenticate``,
+16) with Apache's text, and no handler sees it. For protocols without frames (gRPC) ``authenticate``,
 ``authenticate_content`` and ``authorize_needs`` are the parts of it.
 
 Every request is judged by itself. Apache's "stateful" strategies believe a connection after its first good

@@ -517,7 +517,7 @@ class BrokerConfig(TableLimits):
         doc="Age at which a half message is checked.",
     )
     transaction_check_count_max: int = option(
-        15, apache="transactionCheckMax", low=1, reload=True, doc="Checks before a half message is given up."
+        15, apache="transactionCheckMax", low=1, reload=True, doc="Checks before a half message is abandoned."
     )
     transaction_check_interval_ms: int = option(
         30 * _SECOND, apache="transactionCheckInterval", low=1, reload=True, doc="Time between check rounds."
@@ -548,7 +548,7 @@ class BrokerConfig(TableLimits):
         clamp=True,
         low=2,
         high=7 * 24 * 3600,
-        doc="A message that waits longer is stored anew after so many seconds, before its log file expires.",
+        doc="A message that waits longer is stored again after this many seconds, before its log file expires.",
     )
     timer_log_file_bytes: int = option(
         100 << 20,

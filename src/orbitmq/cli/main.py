@@ -40,7 +40,7 @@ _COMMANDS: Final = {
     "bench": (
         "orbitmq.cli.bench",
         "bench_command",
-        "Benchmarks, beside Apache RocketMQ where Java is present.",
+        "Benchmarks, compared with Apache RocketMQ where Java is present.",
     ),
 }
 """Module, attribute and help line by name. Only installed commands are offered; see ``_LazyGroup``."""
@@ -57,7 +57,7 @@ class _LazyGroup(click.Group):
             return None
         module, attribute, _ = _COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command), f"{module}:{attribute} is no command"
+        assert isinstance(command, click.Command), f"{module}:{attribute} is not a command"
         return command
 
     def resolve_command(

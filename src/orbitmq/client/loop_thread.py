@@ -134,7 +134,7 @@ async def _settle(work: Coroutine[Any, Any, T], future: Future[T]) -> None:
     """Run a coroutine for a future of another thread."""
     try:
         result = await work
-    except Exception as error:  # noqa: BLE001 - whatever it raises is for who waits
+    except Exception as error:  # noqa: BLE001 - whatever it raises is for the waiter
         if future.set_running_or_notify_cancel():
             future.set_exception(error)
     else:

@@ -430,7 +430,7 @@ class ReceivedMessage:
         """The answer to a request (``Producer.request``), to be sent by any producer of the same cluster."""
         cluster = self.get(Property.CLUSTER)
         if not cluster:
-            raise ClientError("this message is no request: it lacks the cluster it came through")
+            raise ClientError("this message is not a request: it lacks the cluster it came through")
         copied = (Property.CORRELATION_ID, Property.REPLY_TO_CLIENT, Property.TTL)
         answer = Reply(f"{cluster}_REPLY_TOPIC", body)
         answer.fields = {name.value: self.get(name) or "" for name in copied}

@@ -40,7 +40,7 @@ class FilterServerConfig(TlsConfig):
     upload_allowed: bool = option(
         False,
         apache="clientUploadFilterClassEnable",
-        doc="Consumers may upload the source of their filter class, so whoever reaches the port runs code.",
+        doc="Consumers may upload the source of their filter class, so anyone who can reach the port can run code.",
     )
     source_bytes_max: int = option(
         256 << 10, apache="filterClassSizeMax", low=1, doc="Longest source of a filter class."

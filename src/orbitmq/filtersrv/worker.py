@@ -5,7 +5,7 @@ source, class name and limits, answered by an empty frame or the reason why the 
 records, each answered by one byte per record: 1 selected, 0 not, 2 the class raised.
 
 Before the class is loaded the process drops what it will not need: files, sockets and child processes cannot be
-opened, memory is bounded, no core is dumped. That contains mistakes; it is no jail for an attacker, which is why
+opened, memory is bounded, no core is dumped. That contains mistakes; it does not stop an attacker, which is why
 nothing is loaded from the network unless an operator allows it.
 """
 

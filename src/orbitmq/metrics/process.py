@@ -26,7 +26,7 @@ LOOP_HELD_SECONDS: Final = Declared(
 
 
 class ProcessMetrics:
-    """The process metrics of prometheus_client, as families of ours."""
+    """The process metrics of prometheus_client, as metric families."""
 
     def __init__(self) -> None:
         # Imported here, so that a server without metrics starts without it.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchKey",
     "Bounds",
-    "Upkeep",
+    "Maintenance",
     "WrittenFile",
     "column_bounds",
     "newest_rows",
@@ -195,7 +195,7 @@ def newest_rows(frame: DataFrame, sink: DeltaSink | IcebergSink, rows_max: int |
 # -- maintenance ---------------------------------------------------------------------------------------
 
 
-class Upkeep:
+class Maintenance:
     """Schedules compaction and the deletion of old versions, between two batches on the driver."""
 
     def __init__(self, sink: DeltaSink | IcebergSink, *, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -22,7 +22,7 @@ from orbitmq.pipeline.keyed import (
     may_use_driver,
     replace_rows,
 )
-from orbitmq.pipeline.lake import BatchKey, Upkeep, WrittenFile, newest_column, newest_rows, write_files
+from orbitmq.pipeline.lake import BatchKey, Maintenance, WrittenFile, newest_column, newest_rows, write_files
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.spark.errors import EnvironmentFault, RunFailed
 from orbitmq.spark.store.files import open_location
@@ -53,7 +53,7 @@ class DeltaTableWriter:
         self._sink = sink
         self._path = path
         self._options = dict(sink.options) or None
-        self._upkeep = Upkeep(sink)
+        self._maintenance = Maintenance(sink)
 
     def write(self, frame: DataFrame, batch: BatchKey, partition_by: list[str]) -> int:
         """Commits a batch unless it has already been committed. Returns the rows added or, with a key, written."""
@@ -78,7 +78,7 @@ class DeltaTableWriter:
             rows = self._upsert(table, frame, change.result, batch, note)
         else:
             rows = self._add(table, frame, batch, note)
-        self._upkeep.after_batch(self._compact)
+        self._maintenance.after_batch(self._compact)
         return rows
 
     def check(self, frame: DataFrame) -> None:
@@ -206,8 +206,8 @@ class DeltaTableWriter:
         table = self._lake.DeltaTable(self._path, storage_options=self._options)
         found = table.optimize.compact()
         text = f"files_removed={found['numFilesRemoved']} files_added={found['numFilesAdded']}"
-        if self._upkeep.keep_s is not None:
-            hours = int(self._upkeep.keep_s // 3600)
+        if self._maintenance.keep_s is not None:
+            hours = int(self._maintenance.keep_s // 3600)
             gone = table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
             text += f" files_deleted={len(gone)}"
         table.create_checkpoint()

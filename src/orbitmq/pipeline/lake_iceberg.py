@@ -30,7 +30,7 @@ from orbitmq.pipeline.keyed import (
     may_use_driver,
     replace_rows,
 )
-from orbitmq.pipeline.lake import BatchKey, Upkeep, newest_column, newest_rows, write_files
+from orbitmq.pipeline.lake import BatchKey, Maintenance, newest_column, newest_rows, write_files
 from orbitmq.runtime.clock import SYSTEM_CLOCK
 from orbitmq.spark.errors import EnvironmentFault, RunFailed
 from orbitmq.spark.store.files import open_location
@@ -64,7 +64,7 @@ class IcebergTableWriter:
         except ImportError:
             raise EnvironmentFault("Iceberg tables need pyiceberg: pip install 'orbitmq[lake]'") from None
         self._sink = sink
-        self._upkeep = Upkeep(sink)
+        self._maintenance = Maintenance(sink)
         if sink.properties.get("uri", "").startswith("sqlite:///") and sink.location:
             filesystem, root = open_location(sink.location)
             filesystem.create_dir(root, recursive=True)  # SQLite creates files, but no directories
@@ -102,7 +102,7 @@ class IcebergTableWriter:
             rows = self._upsert(table, frame, change.result, batch, done)
         else:
             rows = self._add(table, frame, batch, done)
-        self._upkeep.after_batch(lambda: self._compact(table))
+        self._maintenance.after_batch(lambda: self._compact(table))
         if self._sink.location:
             write_hint(table)
         return rows
@@ -249,8 +249,8 @@ class IcebergTableWriter:
             table.overwrite(table.scan(where).to_arrow(), overwrite_filter=where)
             joined += len(sizes)
         text = f"files_joined={joined}"
-        if self._upkeep.keep_s is not None:
-            limit = datetime.now(UTC) - timedelta(seconds=self._upkeep.keep_s)
+        if self._maintenance.keep_s is not None:
+            limit = datetime.now(UTC) - timedelta(seconds=self._maintenance.keep_s)
             table.maintenance.expire_snapshots().older_than(limit).commit()
             table.refresh()
             text += f" files_deleted={drop_unnamed(table, limit)}"

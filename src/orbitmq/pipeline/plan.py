@@ -375,7 +375,7 @@ def _check_table(sink: spec.DeltaSink | spec.IcebergSink, path: str) -> None:
         )
     if sink.merge == "driver" and (sink.scd or not isinstance(sink.key, str) or "." in sink.key):
         raise SpecError(
-            f"{path}.merge", "driver is for one key column and rows that are no changes of a database"
+            f"{path}.merge", "driver is for one key column and rows that are not changes of a database"
         )
     check_duration(sink.remember_deletes, f"{path}.rememberDeletes")
     if sink.newest_by and not sink.key:

@@ -113,7 +113,7 @@ class ProxyConfig(OutgoingTls):
         3600, apache="maxTransactionRecoverySecond", low=0, doc="Longest wait for the first check."
     )
     use_delay_level: bool = option(
-        False, apache="useDelayLevel", doc="Send a delay level beside the delivery time."
+        False, apache="useDelayLevel", doc="Send a delay level in addition to the delivery time."
     )
     delay_levels: str = option(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",

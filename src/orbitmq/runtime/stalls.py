@@ -5,7 +5,7 @@ runs our code measure how long that took (requests of a read, steps of tasks, pe
 ``HOLD_S`` is counted for the metrics and logged, at most once per ``LOG_EVERY_S`` and name.
 
 A process has one such count, as it has one loop. Time is the machine's: a process without CPU or a stalled disk holds
-the loop like slow code of ours.
+the loop like slow code does.
 """
 
 from __future__ import annotations

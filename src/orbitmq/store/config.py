@@ -49,7 +49,7 @@ class StoreConfig:
         doc="Bytes of a consume queue file; rounded up to a multiple of 20 as Apache does.",
     )
     queue_ext_enabled: bool = option(
-        False, apache="enableConsumeQueueExt", doc="Write filter bitmaps beside the consume queues."
+        False, apache="enableConsumeQueueExt", doc="Write filter bitmaps next to the consume queues."
     )
     queue_ext_file_bytes: int = option(
         48 * _MIB, apache="mappedFileSizeConsumeQueueExt", low=4096, doc="Bytes of a filter extension file."

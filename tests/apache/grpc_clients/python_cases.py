@@ -301,7 +301,7 @@ def refused(work: Callable[[], Any]) -> str:
 
 @case
 def late_ack() -> Any:
-    """An acknowledgement after the invisible time is refused, and the message comes again."""
+    """An acknowledgement after the invisible time is refused, and the message is redelivered."""
     sender = producer("Normal")
     consumer = SimpleConsumer(CONFIG, PREFIX + "Late", {PREFIX + "Normal": FilterExpression("Late")}, 5)
     consumer.startup()
@@ -385,7 +385,7 @@ def steady() -> Any:
                 body = received.body.decode()
                 got[body] = got.get(body, 0) + 1
                 consumer.ack(received)
-        except Exception:  # noqa: BLE001 - what was not acknowledged comes again
+        except Exception:  # noqa: BLE001 - it is redelivered
             figures["failed receives"] += 1
             time.sleep(0.2)
     sending.join()

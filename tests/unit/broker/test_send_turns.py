@@ -81,7 +81,7 @@ async def test_sends_of_many_connections_share_one_append_in_order_of_arrival(tm
         assert answer.ext_fields["queueOffset"] == str(number)
     peers[0][0].data_received(send(7))
     await turn()
-    assert turns.appends == [40, 1], "the next turn is planned anew"
+    assert turns.appends == [40, 1], "the next turn is scheduled again"
 
 
 @on_both_loops

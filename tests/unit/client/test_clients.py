@@ -167,7 +167,7 @@ def test_calls_of_a_loop_thread_always_end() -> None:
         return value
 
     async def fail() -> None:
-        raise ValueError("told to who waits")
+        raise ValueError("raised for the waiter")
 
     cancelled = threading.Event()
 

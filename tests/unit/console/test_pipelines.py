@@ -29,7 +29,7 @@ def test_offsets_of_a_checkpoint_that_spark_wrote_are_read(tmp_path: Path) -> No
 
 
 def test_what_stands_beside_the_topics_is_no_topic(tmp_path: Path) -> None:
-    line = '{"begun anew":{"t":{"broker-a":{"0":3}}},"read at":1763300000000,"t":{"broker-a":{"0":12}}}'
+    line = '{"restarted at":{"t":{"broker-a":{"0":3}}},"read at":1763300000000,"t":{"broker-a":{"0":12}}}'
     checkpoint(tmp_path, begun=0, done=0, offsets=f"v1\n{{}}\n{line}")
     [found] = read_checkpoints((tmp_path,))
     assert found.offsets == {"t": {"broker-a:0": 12}}

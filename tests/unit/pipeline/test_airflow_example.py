@@ -69,7 +69,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, code: int, output: str = "") -> list
 
 
 def check_options(command: list[str]) -> None:
-    """Each subcommand and option is one of ours."""
+    """Each subcommand and option exists."""
     at = command.index("orbitmq")
     assert command[at + 1] == "pipeline"
     found = pipeline_commands.commands[command[at + 2]]

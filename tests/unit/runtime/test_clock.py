@@ -64,7 +64,7 @@ def test_times_stored_before_a_step_are_moved_and_later_ones_are_not() -> None:
     assert [steps.shift_ms(offset) for offset in (0, 150, 200)] == [0, -HOUR_MS, 0]
     machine.jump(machine.now_ms() + 100)
     steps.look()
-    assert steps.shift_ms(150) == -HOUR_MS, "a clock that is slewed is no step"
+    assert steps.shift_ms(150) == -HOUR_MS, "a slewed clock is not a step"
 
 
 def test_a_forward_clock_is_not_ahead_of_the_wall_clock_within_a_millisecond() -> None:

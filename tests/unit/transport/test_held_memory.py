@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 @dataclass(eq=False)
 class Holding:
-    """A connection that holds what it is told to."""
+    """A connection that holds a given number of bytes."""
 
     remote: tuple[str, int]
     held_bytes: int

@@ -48,7 +48,7 @@ def test_recorded_header_survives_decode_and_encode(recorded: RecordedFrame) -> 
         assert recorded.frame.ext_fields == {}
         return
     header = decode_header(header_type(recorded), recorded.frame)
-    # In the binary form an empty text is no text: Java writes it with length 0 and reads it back as null.
+    # In the binary form an empty text is null: Java writes it with length 0 and reads it back as null.
     binary = recorded.frame.serialize_type == SerializeType.ROCKETMQ
     assert encode_ext(header) == {
         key: value for key, value in fields.items() if key not in HOOK_FIELDS and not (binary and value == "")

@@ -98,7 +98,7 @@ OpenSource = Callable[["RocketBrokerConfig", Subscription], Awaitable[Source]]
 
 
 async def open_consumer(config: RocketBrokerConfig, subscription: Subscription) -> Source:
-    """A consumer that joined its group. Creates the topic if the broker was told to."""
+    """A consumer that has joined its group. Creates the topic if the broker is configured to."""
     options = subscription.options(config.consumer_options)
     if config.create_topics:
         await _create_topic(config, subscription.topic, options)
@@ -124,7 +124,7 @@ async def _create_topic(config: RocketBrokerConfig, topic: str, options: PushOpt
 
 @dataclass(kw_only=True)
 class RocketBrokerConfig(BrokerConfig):
-    """Of a broker; routers have one too, whose connection settings nobody reads."""
+    """Of a broker; routers have one too, whose connection settings are ignored."""
 
     name_servers: str = ""
     group: str = "faststream"

@@ -156,7 +156,7 @@ class ReplyPublisher(FakePublisher):
         except OrbitError as error:
             if not self._message.is_request:
                 raise
-            # Who asked is gone or has given up. The handler did its work: it is not to run again for that.
+            # The requester is gone or timed out. The handler succeeded, so it must not run again.
             logger.warning("reply not sent id=%s error=%s", self._message.message_id, error)
             return None
 

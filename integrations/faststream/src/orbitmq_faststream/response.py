@@ -15,7 +15,7 @@ __all__ = ["RocketPublishCommand", "RocketResponse", "SendSettings"]
 
 
 class SendSettings(TypedDict, total=False):
-    """What a RocketMQ message has beside its body and headers; the names are those of ``orbitmq.Message``."""
+    """What a RocketMQ message has in addition to body and headers; the names are those of ``orbitmq.Message``."""
 
     tags: str
     keys: str | Sequence[str]
@@ -57,7 +57,7 @@ class RocketPublishCommand(BatchPublishCommand):
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> RocketPublishCommand:
-        """Any command as one of ours; with ``batch`` a sequence is one message for each item."""
+        """Converts any command to ours; with ``batch`` a sequence is one message for each item."""
         if isinstance(cmd, RocketPublishCommand):
             return cmd
         body, bodies = cls._parse_bodies(cmd.body, batch=batch)

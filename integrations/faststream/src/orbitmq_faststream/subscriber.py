@@ -38,7 +38,7 @@ from orbitmq_faststream.publisher import ReplyPublisher
 __all__ = ["RocketSubscriber", "RocketSubscriberSpecification"]
 
 _CANCEL_S: Final = 5.0
-"""A cancelled handler that goes on longer is left alone: its message is not acknowledged."""
+"""A cancelled handler that runs longer is abandoned; its message is not acknowledged."""
 
 
 class RocketSubscriberSpecification(
@@ -156,7 +156,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
                 await self._cancelled_itself(message, error)
 
     async def _cancelled_itself(self, message: ReceivedMessage, error: asyncio.CancelledError) -> None:
-        """A handler awaited something that was cancelled: its worker goes on, and the message is tried again."""
+        """A handler awaited something that was cancelled: its worker continues, and the message is retried."""
         self._log(logging.ERROR, f"handler of {self.topic} raised {error!r} id={message.message_id}")
         if self.ack_policy is not AckPolicy.MANUAL:
             try:

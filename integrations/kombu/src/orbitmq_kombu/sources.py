@@ -69,7 +69,7 @@ class Arrivals:
 
 class SharedQueue:
     """A topic whose messages the readers share. What is received is leased, and the lease is renewed until the
-    message is finished, so it comes again only if this process dies."""
+    message is finished, so it is redelivered only if this process dies."""
 
     def __init__(
         self, loop: LoopThread, topic: str, consumer: SimpleConsumer, lease_s: float, arrived: Arrivals
@@ -172,7 +172,7 @@ class Broadcast:
     async def _read(self) -> None:
         while True:
             for message in await self._consumer.poll(_RECEIVE_S):
-                if len(self.ready) >= _BROADCAST_MAX:  # nobody reads: the oldest are of no use to anybody
+                if len(self.ready) >= _BROADCAST_MAX:  # no reader: drop the oldest
                     self.ready.popleft()
                 self.ready.append(message)
             self._arrived.set()

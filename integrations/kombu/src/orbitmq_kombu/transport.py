@@ -48,7 +48,7 @@ def topic_of(name: str) -> str:
 
 
 class QoS(virtual.QoS):
-    """Acknowledges and gives back at the broker."""
+    """Acknowledges messages at the broker, or returns them to it."""
 
     def ack(self, delivery_tag: str) -> None:
         self.channel.finish(delivery_tag)
@@ -150,7 +150,7 @@ class Channel(virtual.Channel):
             found[0].acknowledge(found[1])
 
     def give_back(self, delivery_tag: str) -> None:
-        """The message comes again."""
+        """The message is redelivered."""
         found = self._unfinished.pop(delivery_tag, None)
         if found is not None:
             found[0].give_back(found[1])

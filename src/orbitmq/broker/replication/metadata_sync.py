@@ -4,7 +4,7 @@ handleSlaveSynchronize).
 The first round runs 3 s after a broker became a slave, the next ones every 10 s. A round copies, in this order:
 topics, consumer offsets, delay cursors, groups, and the additions of 5.x: message request modes of groups, the timer
 metrics and the timer checkpoint. This broker does not use the timer metrics; it stores them unchanged in the file
-that an Apache broker on this store, or a slave of ours, reads. Topics and groups are also copied as soon as a
+that an Apache broker on this store, or our slave, reads. Topics and groups are also copied as soon as a
 connection to the master is made and, in a failover group, when the master reports a change, because a promoted slave
 cannot learn of a topic without messages in any other way. Topics and groups are replaced when their data version
 differs. Consumer offsets are merged over our own. The delay cursors are taken as they are, so that a promoted slave

@@ -6,7 +6,7 @@ slave first sends its identity, signed with its inner credentials, and only a Su
 
 The plain stream is the one Apache slaves can follow, and it has no room for a signature. With access control on it is
 sent only to hosts whose broker has recently sent a signed slave request to the main port (``SlaveHosts``). An Apache
-slave with inner credentials sends such requests every minute, and one of ours sends one before it connects.
+slave with inner credentials sends such requests every minute, and our slaves send one before they connect.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class PopMode:
         try:
             await self.popper.ack(message)
         except OrbitError as error:
-            text = "message not acknowledged, it comes again id=%s error=%s"
+            text = "message not acknowledged, it will be redelivered id=%s error=%s"
             self._limited("ack", message, error, text)
 
     async def _give_back(self, message: PoppedMessage) -> None:
@@ -251,7 +251,7 @@ class PopMode:
         try:
             await self.popper.change_invisible(message, delay_s)
         except OrbitError as error:
-            text = "message comes again when its time is over id=%s error=%s"
+            text = "message will be redelivered after its invisible time id=%s error=%s"
             self._limited("again", message, error, text)
 
     def _limited(self, what: str, message: PoppedMessage, error: OrbitError, text: str) -> None:

@@ -158,7 +158,7 @@ class Settling:
         self._membership.instance.log_limits.log_error(
             logger,
             ("handler", message.topic, type(error)),
-            "handler failed, message comes again handler=%s topic=%s id=%s keys=%s attempt=%d"
+            "handler failed, message will be redelivered handler=%s topic=%s id=%s keys=%s attempt=%d"
             + (" reason=%s" if misfit else ""),
             "" if handler is None else name_of(handler.function),
             message.topic,

@@ -48,7 +48,7 @@ class SimpleConsumer(ConsumerBase):
                 ...
                 await consumer.ack(message)
 
-    A message that is not acknowledged within its invisible time comes again, to any consumer of the group;
+    A message that is not acknowledged within its invisible time is redelivered to any consumer of the group;
     ``message.attempt`` is the number of its deliveries. Needs brokers of 5.x, or this project's.
     """
 

@@ -136,7 +136,7 @@ class Transactions:
     # -- the broker asks -------------------------------------------------------------------------------
 
     def asked(self, call: Call[CheckTransactionStateRequest]) -> Answer:
-        """Handle CHECK_TRANSACTION_STATE (39), a oneway request that is answered with a request of ours."""
+        """Handle CHECK_TRANSACTION_STATE (39), a oneway request that is answered with another request."""
         if self._check is None or self._checking >= CHECKS_MAX or not self._instance.running:
             logger.warning("transaction check skipped id=%s checking=%d", call.header.msg_id, self._checking)
             return PARKED

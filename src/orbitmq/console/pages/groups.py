@@ -223,7 +223,7 @@ async def _plan_store(view: View, form: Form) -> Plan:
     shown = {
         "may consume": "consume_enable",
         "may broadcast": "consume_broadcast_enable",
-        "tries before a message is given up": "retry_max_times",
+        "attempts before a message is dead-lettered": "retry_max_times",
         "retry queues": "retry_queue_nums",
         "ordered": "consume_message_orderly",
     }

@@ -1,4 +1,4 @@
-"""Connection setup. TLS, plain text and the PROXY protocol of load balancers share the port and are told apart by
+"""Connection setup. TLS, plain text and the PROXY protocol of load balancers share the port and are distinguished by
 their first bytes."""
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 
 Tasks store rows as half messages, which consumers do not see. When all tasks of a micro-batch have finished, the
 driver records its decision (``prepared.py``), commits every half message, and records completion. If a driver dies
-before the decision, nobody commits its half messages and the next attempt sends the rows again. If it dies after the
-decision, its successor continues the commits.
+before the decision, its half messages are not committed, and the next attempt sends the rows again. If it dies after
+the decision, its successor continues the commits.
 
 Rules
-1. Only a decision leads to commits, and only the driver commits. A broker that checks a half message is told to roll
+1. Only a decision leads to commits, and only the driver commits. A broker that checks a half message rolls
    it back once its micro-batch is over (brokers may check a copy of a committed one). Before that the outcome is
    UNKNOWN.
 2. A commit without an answer may have happened, and a broker that receives a commit twice may store the message
    twice. So before a commit is retried, the queues are read from where they ended at the time of the decision, and
    rows found there are skipped. Requests of a dead driver are first given some seconds to arrive.
-3. A half message that nobody asks about stays as it is. A broker eventually stops checking it, but a commit still
+3. A half message without a check stays as it is. A broker eventually stops checking it, but a commit still
    finds it for as long as the log is retained.
 """
 
@@ -106,8 +106,7 @@ class Committer(SinkClient):
         return TransactionState.ROLLBACK if over else TransactionState.UNKNOWN
 
     def note_over(self, query: str, batch: int) -> None:
-        """From now on, brokers that check half messages of this or earlier micro-batches are told to roll them
-        back."""
+        """From now on, checks of half messages of this or earlier micro-batches are answered with a rollback."""
         self._over[query] = max(batch, self._over.get(query, -1))
 
     def greet(self, topics: Iterable[str]) -> None:

@@ -116,7 +116,7 @@ class TransactionalStreamWriter(DataSourceStreamArrowWriter):
 
 
 class TransactionalBatchWriter(DataSourceArrowWriter):
-    """One ``df.write``: all rows or none, unless the driver dies during the commits, because nobody resumes them."""
+    """One ``df.write``: all rows or none, unless the driver dies during the commits, because nothing resumes them."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan

@@ -3,7 +3,7 @@
 An offset is that of the next message to read; ranges exclude their ``end``. A checkpoint contains ``{topic: {broker:
 {queue: offset}}}`` with all keys sorted, because Spark compares offsets as text, so a set of offsets must have a
 single spelling. Names with a blank, which no topic can have, are stored next to the topics: ``read at``, when the
-offsets were taken (milliseconds), and ``begun anew``, where queues were restarted because they had ended before the
+offsets were taken (milliseconds), and ``restarted at``, where queues were restarted because they had ended before the
 offset already read. A later format would carry a number under ``version``, which no topic can have as its value.
 """
 
@@ -23,7 +23,6 @@ __all__ = [
     "QueueKey",
     "QueueRange",
     "as_offsets",
-    "begun_anew",
     "from_offsets",
     "grouped_ranges",
     "limit_offsets",
@@ -31,6 +30,7 @@ __all__ = [
     "ranges_between",
     "read_at",
     "resolve_offsets",
+    "restarted_at",
     "split_ranges",
     "stamped",
 ]
@@ -128,16 +128,18 @@ def from_offsets(nested: Mapping[str, Any]) -> QueueOffsets:
 
 
 _READ_AT: Final = "read at"
-_BEGUN_ANEW: Final = "begun anew"
-_BESIDE_TOPICS: Final = frozenset({_READ_AT, _BEGUN_ANEW})
+_RESTARTED: Final = "restarted at"
+_BESIDE_TOPICS: Final = frozenset({_READ_AT, _RESTARTED})
 
 
-def stamped(offsets: Mapping[QueueKey, int], anew: Mapping[QueueKey, int], now_ms: int) -> dict[str, Any]:
+def stamped(
+    offsets: Mapping[QueueKey, int], restarted: Mapping[QueueKey, int], now_ms: int
+) -> dict[str, Any]:
     """Returns the offsets of a micro-batch in Spark's form, with the time they were taken and the restarted
     queues."""
     nested: dict[str, Any] = dict(as_offsets(offsets))
-    if anew:
-        nested[_BEGUN_ANEW] = as_offsets(anew)
+    if restarted:
+        nested[_RESTARTED] = as_offsets(restarted)
     return nested | {_READ_AT: now_ms}
 
 
@@ -147,9 +149,9 @@ def read_at(nested: Mapping[str, Any]) -> int | None:
     return moment if isinstance(moment, int) else None
 
 
-def begun_anew(nested: Mapping[str, Any]) -> QueueOffsets:
+def restarted_at(nested: Mapping[str, Any]) -> QueueOffsets:
     """Returns the queues that the batch with this end restarts instead of continuing, and where they start."""
-    return from_offsets(nested.get(_BEGUN_ANEW) or {})
+    return from_offsets(nested.get(_RESTARTED) or {})
 
 
 def resolve_offsets(

@@ -32,12 +32,12 @@ from orbitmq.spark.source.planning import (
     QueueKey,
     QueueOffsets,
     as_offsets,
-    begun_anew,
     from_offsets,
     limit_offsets,
     loss_text,
     ranges_between,
     read_at,
+    restarted_at,
     stamped,
 )
 from orbitmq.spark.source.progress import GroupMirror
@@ -88,7 +88,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._side.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._side.partitions(from_offsets(start), from_offsets(end), begun_anew(end))
+        return self._side.partitions(from_offsets(start), from_offsets(end), restarted_at(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from orbitmq.spark.source.reading import read_ranges
@@ -150,9 +150,9 @@ class _Driver:
         # Its own ``commit`` comes one batch later, and for the last batch of a run not at all.
         self.mirror.show(start)
         since = read_at(given)
-        anew = self._anew(start, ends, self._begun_ms if since is None else since)
+        restarted = self._restarted(start, ends, self._begun_ms if since is None else since)
         self._note_ends()
-        begins = self._begins(start, ends) | anew
+        begins = self._begins(start, ends) | restarted
         if not self._enough(begins, ends):
             return given
         most = self._by_bytes(begins, ends, most)
@@ -163,7 +163,7 @@ class _Driver:
             begins = begins | {key: min(max(low[key], begins[key]), ends[key]) for key in low}
         limited = limit_offsets(begins, ends, most)
         self._compared = True
-        return given if limited == start and not anew else stamped(limited, anew, now_ms)
+        return given if limited == start and not restarted else stamped(limited, restarted, now_ms)
 
     def _ends(self, start: QueueOffsets) -> QueueOffsets:
         """Returns the end of each queue, both known and newly appeared. An end before its ``start`` means that the
@@ -213,7 +213,7 @@ class _Driver:
         lost = {key for key, end in ends.items() if end < reached[key] and key not in found.of_slaves}
         return lost, unsure
 
-    def _anew(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int | None) -> QueueOffsets:
+    def _restarted(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int | None) -> QueueOffsets:
         """Returns where to restart queues that are not the ones that were read, because their topic was deleted and
         recreated, or because their broker lost its last messages in a restart. Messages stored since then are new;
         older ones were read."""
@@ -320,12 +320,14 @@ class _Driver:
         self._waiting_since = now
         return True
 
-    def partitions(self, start: QueueOffsets, end: QueueOffsets, anew: QueueOffsets) -> list[InputPartition]:
+    def partitions(
+        self, start: QueueOffsets, end: QueueOffsets, restarted: QueueOffsets
+    ) -> list[InputPartition]:
         """Returns the partitions of a micro-batch. They are the same for the same offsets, except for losses since
         then."""
-        if start == end and not anew:
+        if start == end and not restarted:
             return []
-        start = start | anew
+        start = start | restarted
         known = set(self._cluster.queues(expected=end))
         moved = [key for key in end if start.get(key) != end[key]]
         gone = self._cluster.deleted(key for key in moved if key not in known)

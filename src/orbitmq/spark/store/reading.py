@@ -281,7 +281,7 @@ class _Rows:
         if len(wrong):
             row = int(wrong[0])
             raise RecordError(
-                f"the record at log offset {int(starts[row]) + log_base} says to lie at {int(says[row])}"
+                f"the record at log offset {int(starts[row]) + log_base} names offset {int(says[row])}"
             )
         return batch if wanted is columns else batch.select(list(columns))
 

@@ -263,7 +263,7 @@ class _Verifier:
             self._report.add(self._tail_severity, "log", where, f"torn end of the log: {end.reason}")
         elif not is_zero(view, end.position, len(view)):
             self._report.add(
-                self._tail_severity, "log", where, "bytes that are no record follow the end of the log"
+                self._tail_severity, "log", where, "bytes that are not a record follow the end of the log"
             )
 
     # Queues.

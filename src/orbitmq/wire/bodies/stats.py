@@ -49,9 +49,9 @@ class OffsetWrapper(Body, frozen=True, kw_only=True):
     pull_offset: Int64 | None = None
     """Since 5.0."""
     unfinished: Int64 | None = None
-    """An extension of ours, on request: stored messages that the group has not finished."""
+    """Our extension, on request: stored messages that the group has not finished."""
     oldest_unfinished: Int64 | None = None
-    """An extension of ours, on request: when the oldest of them was stored, in milliseconds; 0 if none or unknown."""
+    """Our extension, on request: when the oldest of them was stored, in milliseconds; 0 if none or unknown."""
 
 
 class ConsumeStats(Body, frozen=True, kw_only=True):

@@ -129,7 +129,7 @@ class GetConsumeStatsRequest(TopicRpcRequest, kw_only=True):
     topic_list: str | None = None
     """5.4: topics joined by ``;``."""
     unfinished: bool | None = None
-    """An extension of ours: include subscribed topics without an offset, and the unfinished messages of every
+    """Our extension: include subscribed topics without an offset, and the unfinished messages of every
     queue."""
 
 
@@ -138,7 +138,7 @@ class GetBrokerConsumeStatsRequest(Header, kw_only=True):
 
     is_order: bool
     unfinished: bool | None = None
-    """An extension of ours: as in ``GetConsumeStatsRequest``."""
+    """Our extension: as in ``GetConsumeStatsRequest``."""
 
 
 class GetConsumerConnectionListRequest(RpcRequest, kw_only=True):

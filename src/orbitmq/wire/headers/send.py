@@ -145,12 +145,12 @@ class ConsumerSendMsgBackRequest(RpcRequest, kw_only=True):
     unit_mode: bool | None = None
     max_reconsume_times: Int32 | None = None
     retry_reason: str | None = None
-    """An extension of ours: why the message is sent back. Our broker stores it as the property RETRY_REASON and
+    """Our extension: why the message is sent back. Our broker stores it as the property RETRY_REASON and
     confirms that."""
 
 
 class ConsumerSendMsgBackResponse(Header, kw_only=True):
-    """An extension of ours, only in the answer to a request with a reason."""
+    """Our extension, only in the answer to a request with a reason."""
 
     reason_stored: bool = False
 

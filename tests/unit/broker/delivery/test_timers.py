@@ -74,7 +74,7 @@ class Bench:
         await self.timers.work()
 
     def kill(self) -> None:
-        """As if the process had gone: nothing is saved, files are opened anew."""
+        """As if the process had died: nothing is saved, files are reopened."""
         self.timers._close()
         self.timers = self.new_timers()
 

@@ -1,4 +1,4 @@
-"""Transactions on a real store: how half messages begin, end, are asked about and given up."""
+"""Transactions on a real store: how half messages begin, end, are checked and abandoned."""
 
 from __future__ import annotations
 
@@ -441,19 +441,19 @@ def test_an_end_that_comes_after_many_others_is_not_repeated(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions_module, "_RECENT_MAX", 4)
-    first = bench.send(b"given up")
+    first = bench.send(b"abandoned")
     places = [bench.send(b"%d" % number) for number in range(5)]
-    assert bench.check() == [b"given up", b"0", b"1", b"2", b"3", b"4"]
+    assert bench.check() == [b"abandoned", b"0", b"1", b"2", b"3", b"4"]
     for place in places:
         bench.end(place, COMMIT)
-    assert [bench.check() for _ in range(3)] == [[b"given up"], [b"given up"], []]
+    assert [bench.check() for _ in range(3)] == [[b"abandoned"], [b"abandoned"], []]
     for place in places:
         assert bench.end(place, COMMIT) == ResponseCode.SUCCESS
     assert bench.bodies() == [b"0", b"1", b"2", b"3", b"4"]
-    # Who was given up may still be ended by a late answer, once.
+    # An abandoned half message may still be ended by a late answer, once.
     for place in (bench.last_asked(), first):
         assert bench.end(place, COMMIT, asked=True) == ResponseCode.SUCCESS
-    assert bench.bodies() == [b"0", b"1", b"2", b"3", b"4", b"given up"]
+    assert bench.bodies() == [b"0", b"1", b"2", b"3", b"4", b"abandoned"]
 
 
 def test_who_is_asked_too_often_is_given_up_and_can_be_taken_back(bench: Bench) -> None:

@@ -36,7 +36,7 @@ def state(*beginnings: tuple[int, int], in_sync: tuple[int, ...] = (1, 2)) -> Gr
         (((5, 100), (6, 200)), 3, None),  # forgotten: what happened in epoch 4 is not known
         (((1, 0),), -1, None),  # a log from before failover
         (((1, 300),), 0, 300),
-        (((1, 0), (2, 500)), 7, None),  # the state was lost and begun anew
+        (((1, 0), (2, 500)), 7, None),  # the state was lost and restarted
     ],
 )
 def test_cut_point_is_the_smallest_beginning_after_the_epoch_of_the_log(
@@ -118,7 +118,7 @@ def test_bytes_that_an_election_gave_up_are_named_by_who_still_has_them(
 
 
 def test_a_tail_that_was_cut_off_before_is_not_named() -> None:
-    """Its bytes differ from those given up later."""
+    """Its bytes differ from those discarded later."""
     history = [Beginning(1, 0), Beginning(2, 200), Beginning(3, 500, 600), Beginning(4, 100, 700)]
     assert acknowledged_loss(GroupState(4, 1, [1], history), 1, 900) == (100, 200)
 

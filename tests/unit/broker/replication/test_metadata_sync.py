@@ -272,7 +272,7 @@ def test_positions_wait_until_the_log_has_followed(world: World, monkeypatch: py
     world.log.whole_log_offset = 699
     world.round()
     assert world.copied() == [True, False, False, True, True]
-    # The same ones are taken in a later round: newer ones might wait for ever behind a busy master.
+    # The same ones are taken in a later round: newer ones might wait indefinitely for a busy master.
     world.master.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = b'{"offsetTable":{"T@g":{0:40,1:50}}}'
     world.master.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = b'{"table":{"commitLogMaxOffset":"9000"}}'
     world.log.whole_log_offset = 701

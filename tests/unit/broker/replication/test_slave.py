@@ -1,4 +1,4 @@
-"""The slave's side of replication on transports in memory: what its master tells it beside the log."""
+"""The slave's side of replication on transports in memory: what its master sends in addition to the log."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_totals_of_the_broker_outlive_a_deleted_topic() -> None:
     stats.sample(T0 + 20_000)
     windows = stats.windows("TOPIC_PUT_NUMS", "T")
     assert windows is not None
-    assert windows.minute.sum == 1, "a topic of the same name starts anew"
+    assert windows.minute.sum == 1, "a topic of the same name starts from zero"
 
 
 def test_day_ends_at_local_midnight_and_system_topics_do_not_count() -> None:

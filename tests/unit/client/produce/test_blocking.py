@@ -92,7 +92,7 @@ def test_busy_wait_pays_for_one_thread_while_answers_come_soon() -> None:
         waits.append(0)
         while not busy_wait.pays(3.0):
             waits[-1] += 1
-    assert waits == [2, 4, 8, 16, 32, 64, 128, 256, 256, 256], "ever rarer, but never given up"
+    assert waits == [2, 4, 8, 16, 32, 64, 128, 256, 256, 256], "ever rarer, but it never stops"
     waits.clear()
     for _ in range(9):
         busy_wait.note(True)
@@ -307,7 +307,7 @@ def test_thread_that_is_interrupted_ends_the_shared_connection_for_all() -> None
     class Interrupted(BaseException): ...
 
     class Stepping:
-        """A clock that raises in the thread that is told to, as a signal handler would."""
+        """A clock that raises in one thread, as a signal handler would."""
 
         thread = 0
 

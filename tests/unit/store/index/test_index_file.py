@@ -56,7 +56,7 @@ def find_by_list(entries: list[Key], key_hash: int, begin_ms: int, end_ms: int) 
 
 
 def check_slots(file: IndexFile) -> None:
-    """Slots and chains are what the entries say, and nothing lies behind them."""
+    """Slots and chains match the entries, and nothing follows them."""
     newest = [0] * SLOTS
     for number, entry in file.entries():
         slot = entry.key_hash % SLOTS

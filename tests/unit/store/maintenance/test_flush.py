@@ -198,7 +198,7 @@ def test_asynchronous_flush_waits_for_interval_and_pages() -> None:
     tick_after(store, clock, 1)
     assert store.flushed_offset == 0, "a single page waits"
     tick_after(store, clock, 9500)
-    assert store.flushed_offset == store.max_log_offset, "but not for ever"
+    assert store.flushed_offset == store.max_log_offset, "but not indefinitely"
     for number in range(100):
         store.append(message(number, body=bytes(200)))
     tick_after(store, clock, 499)

@@ -1,4 +1,4 @@
-"""Filter extensions beside the queues, when they are switched on."""
+"""Filter extensions of the queues, when they are enabled."""
 
 from __future__ import annotations
 

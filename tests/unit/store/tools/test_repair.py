@@ -141,7 +141,7 @@ def test_peer_of_another_history_or_with_the_same_damage_changes_nothing() -> No
     done = repair(ROOT, same_damage.fetch, fs=fs)
     assert not done.ok
     assert "records there are damaged too" in done.ranges[0].problem
-    # Every record beside the damage differs in one byte: these are not the same logs.
+    # Every record next to the damage differs in one byte: these are different logs.
     walk = OfflineStore(StoreConfig(root=ROOT), fs)
     content = bytearray(other.contents[whole.paths[1]])
     for record in walk.scan(walk.segments()[1]):
