@@ -184,7 +184,7 @@ pub fn frame<'py>(
                 .zip(i64_at(bound, 8).and_then(place))
                 .and_then(|(start, end)| cells.get(start..end));
             let slice =
-                slice.ok_or_else(|| PyValueError::new_err("a slice does not lie in its piece"))?;
+                slice.ok_or_else(|| PyValueError::new_err("a slice is outside its piece"))?;
             body_bytes += slice.len();
             slices.push(slice);
         }

@@ -53,7 +53,7 @@ def encode_answer(
             raise ValueError("a slice is cut short")
         for start, end in SLICE.iter_unpack(bounds):
             if not 0 <= start <= end <= len(piece):
-                raise ValueError("a slice does not lie in its piece")
+                raise ValueError("a slice is outside its piece")
             slices.append(piece[start:end])
     word = (SerializeType.ROCKETMQ << 24 if is_binary else 0) | len(header)
     size = 4 + len(header) + sum(map(len, slices))
