@@ -42,8 +42,9 @@ lint: setup  ## ruff: rules and format
 types: setup  ## mypy, strict
 	@$(BIN)/mypy src tests benchmarks integrations scripts
 
-collect: setup  ## import every test once: what this compiles, the processes of `make unit` find ready
+collect: setup  ## import every test and build the clients of tests once, so that `make unit` finds them ready
 	@$(BIN)/pytest --collect-only --quiet --quiet --quiet
+	@$(BIN)/python -m tests.apache.prepare
 
 unit: setup  ## every test, in four processes
 	@$(BIN)/python -m tests.run_all
@@ -57,8 +58,9 @@ kernel: setup  ## cargo test and clippy, where cargo is present
 	@if cargo clippy --version >/dev/null 2>&1; then cd kernel && cargo clippy --quiet --all-targets -- -D warnings; \
 		else echo "no clippy: the crate kernel/ is not linted"; fi
 
-check: lint types  ## lint, types, the unit tests and a few simulated clusters, in under three minutes
-	@$(BIN)/pytest tests/tidy tests/unit
+check: setup  ## lint, types, the unit tests and a few simulated clusters, in under three minutes
+	@$(MAKE) --no-print-directory -j2 lint types
+	@$(BIN)/python -m tests.run_all -n 2 tests/tidy tests/unit
 	@$(BIN)/python -m tests.sim --count 4
 
 test: setup  ## lint, types and every test

@@ -244,7 +244,3 @@ def _run(command: list[str], *, cwd: Path, timeout_s: float, attempts: int = 1) 
             return
         output = done.stdout
     raise ApacheUnavailable(f"{' '.join(command[:4])} failed:\n{output[-4000:]}")
-
-
-if __name__ == "__main__":  # python -m tests.apache.artifacts: fill the cache ahead of a test run
-    prepare(go=True)

@@ -19,7 +19,7 @@ def test_demo_with_spark_ends_by_itself_with_everything_checked(tmp_path: Path) 
         [sys.executable, "-m", "orbitmq.cli.main", "demo", "--orders", "200", "--data", str(data)],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=540,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -146,10 +146,7 @@ async def test_failed_message_comes_again_and_ends_in_the_dead_letters(target: T
                 found[:] = (await reader.pull(queue, 0)).messages
                 return bool(found)
 
-            deadline = asyncio.get_running_loop().time() + 20
-            while not await look():
-                assert asyncio.get_running_loop().time() < deadline, "no dead letter"
-                await asyncio.sleep(0.2)
+            await until(look, "a dead letter")
     assert (found[0].text(), found[0].keys, found[0].get("RETRY_TOPIC")) == ("m0", ["dead"], topic)
 
 

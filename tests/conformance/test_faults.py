@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
@@ -43,6 +44,15 @@ def behind_proxy() -> Iterator[RunningBroker]:
 def proxy_for(broker: RunningBroker) -> Proxy:
     port = int(broker.address.rpartition(":")[2])
     return Proxy((FAR, port), (NEAR, port))
+
+
+async def stored(producer: Producer, topic: str, text: str) -> bool:
+    """Whether a send succeeds."""
+    try:
+        await producer.send(Message(topic, text))
+    except OrbitError:
+        return False
+    return True
 
 
 async def test_cut_connections_lose_nothing_acknowledged(behind_proxy: RunningBroker) -> None:
@@ -150,16 +160,8 @@ async def test_broker_killed_and_started_again_keeps_what_it_acknowledged() -> N
                     await producer.send(Message("kill", "nobody there"), timeout_s=0.5)
                 await asyncio.to_thread(broker.start)
 
-                async def send_until_stored(text: str) -> None:
-                    while True:
-                        try:
-                            await producer.send(Message("kill", text))
-                            return
-                        except OrbitError:
-                            await asyncio.sleep(0.1)
-
                 for number in range(20):
-                    await send_until_stored(f"b{number}")
+                    await until(partial(stored, producer, "kill", f"b{number}"), "a send to be stored")
                     acknowledged.add(f"b{number}")
                 await until(lambda: acknowledged <= set(collector.bodies), "all messages after the restart")
                 while not acknowledged <= polled:
@@ -195,17 +197,9 @@ async def test_name_server_started_again_tells_new_routes() -> None:
             await collector.wait(2)
             await asyncio.to_thread(namesrv.start)
 
-            async def sent() -> bool:
-                try:
-                    await producer.send(Message("made-after-the-restart", "3"))
-                except OrbitError:
-                    return False
-                return True
-
-            deadline = asyncio.get_running_loop().time() + 30
-            while not await sent():  # until the broker has registered again
-                assert asyncio.get_running_loop().time() < deadline
-                await asyncio.sleep(0.1)
+            await until(
+                partial(stored, producer, "made-after-the-restart", "3"), "the broker to register again"
+            )
             await producer.send(Message("again", "4"))
             await collector.wait(3)
         assert collector.bodies == ["1", "2", "4"]

@@ -18,8 +18,10 @@ from orbitmq.client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    ReceivedMessage,
     sync,
 )
+from orbitmq.errors import BrokerError
 from orbitmq.model.names import dlq_topic
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
@@ -157,15 +159,17 @@ async def test_ack_retry_and_dead_letter_by_hand(target: Target) -> None:
     assert [attempt for _, attempt in attempts] == [1, 1, 1, 2]
     assert attempts[3][0] == attempts[0][0]
     async with PullConsumer(target.group(), target.address) as reader:
-        found = None
-        async with asyncio.timeout(20):
-            while not found:
-                try:
-                    [queue] = await reader.fetch_queues(dlq_topic(group))
-                    found = (await reader.pull(queue, 0)).messages
-                except Exception:  # noqa: BLE001 - until it is there
-                    pass
-                await asyncio.sleep(0.1)
+        found: list[ReceivedMessage] = []
+
+        async def look() -> bool:
+            try:
+                [queue] = await reader.fetch_queues(dlq_topic(group))
+            except BrokerError:
+                return False
+            found[:] = (await reader.pull(queue, 0)).messages
+            return bool(found)
+
+        await until(look, "a dead letter")
     assert found[0].get("RETRY_REASON") == "no such customer"
     assert found[0].get("RETRY_TOPIC") == topic
 

@@ -163,7 +163,7 @@ async def test_delay_level_holds_the_message_back(target: Target) -> None:
     async with consumer, Producer("pg-delay", target.address) as producer:
         await producer.send(Message(topic, "later", delay_level=1))
         [got] = await collector.wait(1)
-    assert 900 <= got.store_timestamp_ms - got.born_timestamp_ms <= 10_000
+    assert got.store_timestamp_ms - got.born_timestamp_ms >= 900
     assert got.topic == topic
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.ha_kit import until
+from tests.support.waiting import until_async
 from tests.unit.auth.test_needs import asked
 
 from orbitmq.auth.acl_files import address_matches
@@ -249,10 +250,12 @@ def test_slave_takes_over_users_and_policies_with_its_inner_credentials(tmp_path
             slave_options = (*SECURED, "brokerRole=SLAVE", "brokerId=1", "slaveSyncInterval=100")
             async with running(tmp_path / "s", *slave_options) as slave:
                 slave.roles.master_announced(master.address, master.ha_address)
-                async with asyncio.timeout(20):
-                    while "app" not in slave.security.table.users:
-                        slave.roles.master_announced(master.address, master.ha_address)
-                        await asyncio.sleep(0.05)
+
+                def followed() -> bool:
+                    slave.roles.master_announced(master.address, master.ha_address)
+                    return "app" in slave.security.table.users
+
+                await until_async(followed, "the user on the slave")
                 assert slave.security.table.users == master.security.table.users
                 assert slave.security.table.policies == master.security.table.policies
                 assert slave.topics.data_version == master.topics.data_version, "the other tables came too"

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 from tests.integration.bad_requests import PULL, SEND_V2
+from tests.support.waiting import until_async
 from tests.unit.transport.loops import run
 
 from orbitmq.codes import SerializeType
@@ -138,10 +139,7 @@ def test_2000_idle_and_200_active_connections_are_held() -> None:
                 assert answer.code == 0
             assert broker.open_files() > IDLE_COUNT + ACTIVE_COUNT
         # All of them left at once: nothing of them stays behind.
-        deadline = time.monotonic() + 10
-        while broker.open_files() > 200 and time.monotonic() < deadline:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.05)
-        assert broker.open_files() <= 200
+        await until_async(lambda: broker.open_files() <= 200, "the files of closed connections")
 
     with broker_process() as broker:
         run("uvloop", lambda: everything(broker))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.support.waiting import until_async
 
 from orbitmq.admin.messages import MessageView
 from orbitmq.cli.dlq import dlq_commands
@@ -55,9 +56,12 @@ async def give_up(name_server: str) -> None:
     from orbitmq.admin import Admin
     from orbitmq.admin.deadletters import dead_groups
 
-    async with consumer, asyncio.timeout(60), Admin(name_server) as admin:
-        while sum(group.count for group in (await dead_groups(admin)).groups) < LETTERS:  # noqa: ASYNC110 - a broker tells nobody
-            await asyncio.sleep(0.05)
+    async with consumer, Admin(name_server) as admin:
+
+        async def all_dead() -> bool:
+            return sum(group.count for group in (await dead_groups(admin)).groups) >= LETTERS
+
+        await until_async(all_dead, f"{LETTERS} dead letters")
 
 
 def dlq(broker: RunningBroker, *words: str, answer: str | None = None, code: int = 0) -> Result:

@@ -12,6 +12,7 @@ from tests.apache.etcd import Etcd, etcd, memory_path, require_etcd
 from tests.integration.bad_requests import PULL, SEND_V2
 from tests.integration.failover_kit import TTL_S, Node, group, on_uvloop
 from tests.integration.ha_kit import ask, assert_equal_logs, caught_up, name_server, put, rpc, until
+from tests.support.waiting import until_async
 
 from orbitmq.broker.replication.stream import encode_report, encode_transfer_head
 from orbitmq.codes import ResponseCode
@@ -40,9 +41,10 @@ async def routed(client: RpcClient, names: NameServer) -> dict[int, str]:
 
 
 async def wait_routed(client: RpcClient, names: NameServer, expected: dict[int, str]) -> None:
-    async with asyncio.timeout(15):
-        while await routed(client, names) != expected:  # noqa: ASYNC110 - nothing tells of it; looked at within a time limit
-            await asyncio.sleep(0.05)
+    async def found() -> bool:
+        return await routed(client, names) == expected
+
+    await until_async(found, f"the route {expected}")
 
 
 async def send(client: RpcClient, node: Node) -> Frame:

@@ -27,6 +27,7 @@ from tests.integration.ha_kit import (
     rpc,
     until,
 )
+from tests.support.waiting import until_async
 from tests.unit.transport.loops import on_both_loops
 
 from orbitmq.broker.broker import Broker
@@ -303,14 +304,13 @@ async def test_name_server_knows_the_new_master_and_delayed_messages_go_on_there
             await change(client, second, "brokerRole=ASYNC_MASTER")
             await until(lambda: second.store.max_offset("T", 3) == 3, "the delayed message")
 
-            async def addresses() -> dict[str, str]:
+            async def taken_over() -> bool:
                 answer = await client.call(names.address, RequestCode.GET_BROKER_CLUSTER_INFO)
                 table = javajson.loads(bytes(answer.body))["brokerAddrTable"]
-                return {str(key): value for key, value in table["broker-a"]["brokerAddrs"].items()}
+                addresses = {str(key): value for key, value in table["broker-a"]["brokerAddrs"].items()}
+                return addresses == {"0": second.address}
 
-            async with asyncio.timeout(10):
-                while await addresses() != {"0": second.address}:  # noqa: ASYNC110 - nothing tells of it; looked at within a time limit
-                    await asyncio.sleep(0.05)
+            await until_async(taken_over, "the address of the new master")
         # The old master comes back as a slave of the new one, told by the name server.
         async with (
             make_broker(tmp_path / "b", **options) as second,

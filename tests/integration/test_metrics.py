@@ -14,15 +14,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.waiting import until
 
 from orbitmq import (
     ConsumeFromWhere,
@@ -67,13 +67,6 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     found = [number for (one, has), number in samples.items() if one == name and wanted <= has]
     assert found, f"no {name} with {labels}"
     return sum(found)
-
-
-def poll(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 class Up:
@@ -188,7 +181,7 @@ def test_figures_of_both_endpoints_under_load_are_what_was_sent_and_consumed(tmp
         assert body_bytes == (MESSAGES - 99) * len(BODY) + 99 * len(LARGE)
         assert value(behind, "rocketmq_messages_in_total", topic="Load", message_type="normal") == MESSAGES
 
-        poll(
+        until(
             lambda: (
                 value(
                     scrape(servers.broker_metrics), "rocketmq_consumer_lag_messages", consumer_group="billing"
@@ -269,7 +262,7 @@ def test_transactions_delays_and_dead_letters_are_told_apart() -> None:
                 name == "rocketmq_messages_in_total" and key <= labels for name, labels in samples
             ) and any(name == "rocketmq_send_to_dlq_messages_total" for name, _ in samples)
 
-        poll(arrived, "the delayed message and the dead letter")
+        until(arrived, "the delayed message and the dead letter")
         samples = scrape(address)
         for kind, count in (("normal", 4), ("delay", 1), ("transaction", 1)):
             assert value(samples, "rocketmq_messages_in_total", topic="Mixed", message_type=kind) == count

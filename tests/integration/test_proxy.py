@@ -18,6 +18,7 @@ from tests.apache.proxy_stack import BROKER_OPTIONS, create_golden_names
 from tests.apache.servers import create_topic
 from tests.proxy.golden import GOLDEN, QUICK, SERVICE, GoldenPlayer, TelemetryStream, differences, metadata
 from tests.proxy.local import LocalStack, local_stack
+from tests.support.waiting import until
 
 from orbitmq.auth.model import User
 from orbitmq.model.topic import TopicConfig
@@ -131,10 +132,7 @@ def test_message_of_a_push_consumer_is_renewed_until_it_is_acknowledged(stack: L
         old = received[0].system_properties.receipt_handle
         client = stack.proxy.clients.find(ClientKey("renewing"))
         assert client is not None
-        deadline = time.monotonic() + 10
-        while client.held["01renew", old].handle.text == old:
-            assert time.monotonic() < deadline, "not renewed"
-            time.sleep(0.02)
+        until(lambda: client.held["01renew", old].handle.text != old, "a renewal")
         request = pb.AckMessageRequest()
         request.group.name, request.topic.name = "group-renewing", "GPlainC"
         request.entries.add(message_id="01renew", receipt_handle=old)
@@ -201,10 +199,7 @@ def test_receive_whose_client_leaves_loses_nothing(stack: LocalStack) -> None:
             pb.ReceiveMessageResponse.FromString,
         )
         waiting = call(request, metadata=metadata("leaving"), timeout=40)
-        deadline = time.monotonic() + 10
-        while not stack.proxy.receiving.waiting:
-            assert time.monotonic() < deadline, "the receive does not wait"
-            time.sleep(0.02)
+        until(lambda: stack.proxy.receiving.waiting, "a receive that waits")
         waiting.cancel()
         _send(channel, "GPlainC", b"for nobody", "01nobody")
         bodies: list[bytes] = []
@@ -235,10 +230,7 @@ def test_receive_cut_off_in_the_middle_is_given_back_as_a_whole(stack: LocalStac
         unread = call(request, metadata=metadata("cut"), timeout=60)
         client = stack.proxy.clients.find(ClientKey("cut"))
         assert client is not None
-        deadline = time.monotonic() + 10
-        while not client.held:
-            assert time.monotonic() < deadline, "nothing was received"
-            time.sleep(0.02)
+        until(lambda: client.held, "a received message")
         unread.cancel()
         # Held for a minute from the pop, and then for as long as the client lives.
         deadline = time.monotonic() + 25
@@ -319,10 +311,10 @@ def _check_connections(stack: LocalStack, count: int, seed: int) -> None:
 def _check_alive(stack: LocalStack) -> None:
     with grpc.insecure_channel(stack.endpoint) as channel:
         assert _send(channel, "GNormalC", b"alive", "01alive").status.code == pb.OK
-    deadline = time.monotonic() + 10
-    while stack.proxy.connection_count:
-        assert time.monotonic() < deadline, f"{stack.proxy.connection_count} connections are left"
-        time.sleep(0.02)
+    until(
+        lambda: not stack.proxy.connection_count,
+        lambda: f"the end of {stack.proxy.connection_count} connections",
+    )
     assert stack.proxy.buffered_bytes == 0
 
 
@@ -407,11 +399,7 @@ def test_transaction_asked_about_twice_and_answered_twice_is_delivered_once(stac
         )
         answers = [_call(channel, "EndTransaction", end, "asked").status.code for _ in range(2)]
         assert answers[0] == pb.OK
-        deadline = time.monotonic() + 30
-        while (found := stack.loop.run(state()))[0]:
-            assert time.monotonic() < deadline, "still open"
-            time.sleep(0.05)
-        assert found == (0, 1)
+        until(lambda: stack.loop.run(state()) == (0, 1), "the end of the transaction")
         stream.close()
 
 

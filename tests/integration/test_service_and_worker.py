@@ -18,6 +18,7 @@ import pytest
 from tests.apache.ours import OrbitBroker, OrbitNamesrv
 from tests.apache.servers import create_topic
 from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_GROWTH_MAX = 48 * 1024 * 1024
@@ -102,17 +103,10 @@ class Shop:
             except sqlite3.OperationalError:  # the table is not there yet
                 return {}
 
-    def settle(self, seconds: float = 60.0) -> dict[str, int]:
+    def settle(self) -> dict[str, int]:
         """Wait until all taken orders are booked."""
-        until(lambda: set(self.taken) <= set(self.booked()), seconds, "orders are lost")
+        until(lambda: set(self.taken) <= set(self.booked()), "orders are lost")
         return self.booked()
-
-
-def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -126,7 +120,7 @@ def shop(name_server: str, directory: Path) -> Iterator[Shop]:
             except httpx.TransportError:
                 return False
 
-        until(ready, 60, "the service does not start")
+        until(ready, "the service does not start")
         yield running
     finally:
         running.browser.close()
@@ -174,7 +168,7 @@ def slow_handlers(running: Shop) -> None:
     for _ in range(60):
         assert running.order()
     rest = set(running.taken) - slow
-    until(lambda: rest <= set(running.booked()), 2.0, "others waited for the slow ones")
+    until(lambda: rest <= set(running.booked()), "others waited for the slow ones", 2.0)
     assert not slow & set(running.booked())
 
 
@@ -213,7 +207,7 @@ def outage(running: Shop, *brokers: OrbitBroker) -> None:
         assert len(lines) <= 20, "".join(lines)
     for broker in brokers:
         broker.start()
-    until(running.order, 30, "the service does not recover")
+    until(running.order, "the service does not recover")
     running.settle()
 
 
@@ -233,7 +227,7 @@ def test_service_and_worker_survive_a_minute_without_master_while_handlers_are_s
     ):
         create_topic(namesrv, master, "orders", queue_count=4)
         with shop(namesrv.address, tmp_path) as running:
-            until(running.order, 30, "the slave does not follow")
+            until(running.order, "the slave does not follow")
             quiet(running)
             memory = [running.service.memory(), running.worker.memory()]
             for _ in range(60):
@@ -273,8 +267,8 @@ def without(running: Shop, *servers: OrbitBroker | OrbitNamesrv) -> None:
         assert len(lines) <= LINES_A_MINUTE_MAX * minutes, "".join(lines)
     for server in reversed(servers):
         server.start()
-    until(running.order, 60, "the service does not recover")
-    running.settle(120)
+    until(running.order, "the service does not recover")
+    running.settle()
 
 
 def quiet_again(running: Shop) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from tests.support.schedule import next_file
+from tests.support.schedule import NICE, next_file
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -38,8 +39,10 @@ def test_run_with_four_workers_gives_each_its_own_folder_first(tmp_path: Path) -
     for file in FILES:
         path = tmp_path / file
         path.parent.mkdir(parents=True)
-        body = "    with open('ran', 'a') as ran:\n        print(worker_id, __name__, file=ran)\n"
-        path.write_text("".join(f"def test_{number}(worker_id):\n{body}" for number in range(4)))
+        body = "    with open('ran', 'a') as ran:\n        print(worker_id, __name__, os.nice(0), file=ran)\n"
+        path.write_text(
+            "import os\n" + "".join(f"def test_{number}(worker_id):\n{body}" for number in range(4))
+        )
     options = ["-n", "4", "--dist", "loadfile", "-p", "tests.support.schedule", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [
@@ -56,13 +59,17 @@ def test_run_with_four_workers_gives_each_its_own_folder_first(tmp_path: Path) -
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     ran = defaultdict(list)
+    priorities: dict[str, int] = {}
     for line in (tmp_path / "ran").read_text().splitlines():
-        worker, name = line.split()
+        worker, name, priority = line.split()
         ran[worker].append(name[-1])
+        priorities[worker] = int(priority)
     assert [ran[f"gw{number}"][0] for number in range(4)] == list("dcea")
     assert sorted(name for names in ran.values() for name in names) == sorted("abcde" * 4)
+    own = os.nice(0)
+    assert [priorities[f"gw{number}"] for number in range(4)] == [min(own + more, 19) for more in NICE]

@@ -4,6 +4,7 @@ fails on a busy machine; pass one only where the time itself is under test."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
 from typing import Final
@@ -42,12 +43,13 @@ async def until_async(
     *,
     last: Callable[[], object] | None = None,
 ) -> None:
-    """Does the same as ``until`` while the event loop runs."""
+    """Does the same as ``until`` while the event loop runs. ``condition`` may be a coroutine function."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     while True:
         now = loop.time()
-        if condition():
+        holds = condition()
+        if await holds if inspect.isawaitable(holds) else holds:
             return
         if now >= deadline:
             raise AssertionError(_message(what, limit_s, last))

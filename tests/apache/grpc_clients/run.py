@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from tests.apache.artifacts import build_product, jars, run_tool, source_digest, unavailable
 
-__all__ = ["CLIENTS", "failures", "java_class_path", "repeated", "require_client", "run_cases"]
+__all__ = [
+    "CLIENTS",
+    "failures",
+    "java_class_path",
+    "prepare_clients",
+    "repeated",
+    "require_client",
+    "run_cases",
+]
 
 HERE: Final = Path(__file__).parent
 PYTHON_CLIENT: Final = "rocketmq-python-client==5.1.2"
@@ -98,6 +106,13 @@ CLIENTS: Final[dict[str, Callable[[str, str], list[str]]]] = {
 _COMMANDS: Final = {**CLIENTS, "rust": _rust}
 _PROGRAMS: Final = {"go": ("go",), "node": ("node", "npm"), "rust": ("cargo",)}
 """What a client needs beside Python and Java."""
+
+
+def prepare_clients() -> None:
+    """Fetch and build every client whose tools are on this machine, but for those of `make soak`."""
+    for client, command in CLIENTS.items():
+        if all(shutil.which(program) for program in _PROGRAMS.get(client, ())):
+            command("", "")
 
 
 def run_cases(

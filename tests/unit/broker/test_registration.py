@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from tests.golden import data
 from tests.support.ports import free_ports
+from tests.support.waiting import until_async
 from tests.unit.broker.kit import safe_file
 
 from orbitmq.broker import registration
@@ -457,19 +458,22 @@ def test_a_real_name_server_gives_the_routes(tmp_path: Path) -> None:
             known = bodies.decode_route((await route("TBW102")).body)
             assert known.broker_datas[0].broker_addrs == {0: ADDRESS}
             world.topics.create_in_send("New", "TBW102", 4)
-            answer = await until(lambda: route("New"), ResponseCode.SUCCESS)
+            answer = await answer_with(lambda: route("New"), ResponseCode.SUCCESS)
             assert bodies.decode_route(answer.body).queue_datas[0].write_queue_nums == 4
             await world.registration.stop()
-            await until(lambda: route("New"), ResponseCode.TOPIC_NOT_EXIST)
+            await answer_with(lambda: route("New"), ResponseCode.TOPIC_NOT_EXIST)
             await client.close()
 
     bounded(test)
 
 
-async def until(ask: Callable[[], Coroutine[Any, Any, Frame]], code: int) -> Frame:
+async def answer_with(ask: Callable[[], Coroutine[Any, Any, Frame]], code: int) -> Frame:
     """Ask again until the answer has ``code``: there is nothing to wait on in another server."""
-    for _ in range(1000):
-        if (answer := await ask()).code == code:
-            return answer
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"never answered with {code}")
+    answers: list[Frame] = []
+
+    async def given() -> bool:
+        answers.append(await ask())
+        return answers[-1].code == code
+
+    await until_async(given, f"an answer with {code}")
+    return answers[-1]

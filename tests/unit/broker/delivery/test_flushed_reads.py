@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from tests.support.waiting import until_async
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_role
 from orbitmq.broker.delivery import flushed_reads
@@ -112,9 +113,7 @@ def test_a_flush_that_fails_is_waited_for_again(world: World, monkeypatch: pytes
         world.put("B")
         assert (world.log.confirm_offset, world.take_woken()) == (100, [])
         world.log.failed = False
-        async with asyncio.timeout(5.0):
-            while not world.log.waiting:  # noqa: ASYNC110 - the log tells nobody that somebody waits
-                await asyncio.sleep(0.005)
+        await until_async(lambda: world.log.waiting, "a waiter")
         world.log.flush(120)
         assert (world.log.confirm_offset, world.take_woken()) == (120, [("A", 0), ("B", 0)])
 

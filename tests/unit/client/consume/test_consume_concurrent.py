@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from tests.support.waiting import until_async
 from tests.unit.client.messages import QUEUE, received
 
 from orbitmq.client.callables import UserCalls
@@ -45,9 +46,7 @@ class Bench:
         self.service.submit(self.queue, handler, [received(offset) for offset in offsets])
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():  # noqa: ASYNC110 - conditions are about threads, which set no event
-                await asyncio.sleep(0.001)
+        await until_async(condition)
 
     async def close(self) -> None:
         await self.service.stop(5.0)

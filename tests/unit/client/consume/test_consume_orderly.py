@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.waiting import until_async
 from tests.unit.client.messages import QUEUE, received
 
 from orbitmq.client.callables import UserCalls
@@ -58,9 +59,7 @@ class Bench:
 
     async def run(self, ended: Callable[[], bool]) -> None:
         self.service.submit(self.queue)
-        async with asyncio.timeout(20):
-            while not ended():  # noqa: ASYNC110 - conditions are about threads, which set no event
-                await asyncio.sleep(0.001)
+        await until_async(ended)
         await self.service.stop(5.0)
         self.calls.close()
         await self.tasks.close()
