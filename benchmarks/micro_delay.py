@@ -19,9 +19,11 @@ from orbitmq.broker.delivery.parking import Parking
 from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.record.properties import encode_properties
+from orbitmq.runtime.clock import ClockSteps
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.store.config import StoreConfig
@@ -61,14 +63,22 @@ def run(count: int, directory: str) -> None:
     config = BrokerConfig()
     store = MessageStore(StoreConfig(root=directory, segment_bytes=1 << 28), clock=clock)
     store.open()
-    levels = DelayLevels()
     stats = BrokerStats()
-    parking = Parking(config, levels, clock)
+    steps = ClockSteps(clock, lambda: store.max_log_offset)
+    parking = Parking(config, DelayLevels(), steps, clock)
     puts = WritePath(store=store, parking=parking, stats=stats, gate=AckGate(store))
-    timers = Timers(config=config, store=store, puts=puts, fs=LOCAL_FILE_SYSTEM, clock=clock)
+    timers = Timers(
+        config=config, store=store, puts=puts, fs=LOCAL_FILE_SYSTEM, clock=clock, events=BrokerEvents()
+    )
     file = SafeFile(LOCAL_FILE_SYSTEM, f"{directory}/config/delayOffset.json")
     schedule = Schedule(
-        config=config, store=store, levels=levels, puts=puts, stats=stats, file=file, clock=clock
+        config=config,
+        store=store,
+        puts=puts,
+        stats=stats,
+        file=file,
+        clock=clock,
+        events=BrokerEvents(),
     )
     schedule.load()
 

@@ -21,6 +21,7 @@ from tests.unit.wire.declared import REQUEST_HEADERS
 from tests.unit.wire.recorded import recorded_frames
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.replication.stream import (
     ReportReader,
     TransferReader,
@@ -238,9 +239,11 @@ BYTE_TARGETS: dict[str, ByteTarget] = {
     "index": _file_target("index/", killed=True),
     "checkpoint": _file_target("checkpoint", killed=True),
     "abort": ByteTarget(_abort, lambda: [b"4711"]),
-    "topics.json": _table("topics.json", lambda file: TopicTable(_CONFIG, ManualClock(), file)),
+    "topics.json": _table(
+        "topics.json", lambda file: TopicTable(_CONFIG, ManualClock(), file, events=BrokerEvents())
+    ),
     "subscriptionGroup.json": _table(
-        "subscriptionGroup.json", lambda file: GroupTable(_CONFIG, ManualClock(), file)
+        "subscriptionGroup.json", lambda file: GroupTable(_CONFIG, ManualClock(), file, events=BrokerEvents())
     ),
     "consumerOffset.json": _table(
         "consumerOffset.json", lambda file: ConsumerOffsets(_CONFIG, ManualClock(), file)

@@ -299,17 +299,17 @@ class Scene:
         """What Eve must not change."""
         broker = self.broker
         offsets = json.loads(broker.offsets.encode())["offsetTable"]
-        members = broker.consumers.group(GROUP)
+        members = broker.tables.consumers.group(GROUP)
         return {
             "topics": {name: config for name, config in broker.topics.configs.items() if name not in OWN},
             "groups": {name: config for name, config in broker.groups.configs.items() if name != "eve"},
             "offsets": {name: value for name, value in offsets.items() if not name.endswith("@eve")},
             "members": members and members.client_ids,
-            "replies": broker.producers.channel_of("alice@1"),
+            "replies": broker.tables.producers.channel_of("alice@1"),
             "options": broker.config,
             "users": (broker.security.table.users, broker.security.table.policies),
             "accounts": broker.security.acl_files and broker.security.acl_files.accounts,
-            "modes": broker._modes.encode(),
+            "modes": broker.tables.modes.encode(),
         }
 
     def _changes(self, before: Mapping[str, Any], log_end: int) -> Iterator[str]:

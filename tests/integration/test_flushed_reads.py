@@ -26,7 +26,7 @@ def test_a_message_is_read_when_it_is_flushed(tmp_path: Path, mode: FlushMode) -
             worker = store._flusher._worker
             assert worker is not None
             woken: list[tuple[str, int]] = []
-            broker._pull.waiters.arrived = lambda topic, queue_id: woken.append((topic, queue_id))  # type: ignore[method-assign]  # seen from outside
+            broker.events.readable.of_any.append(lambda topic, queue_id: woken.append((topic, queue_id)))
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(worker, "want_sync", lambda: None)  # a disk that takes its time
                 put(broker, 1)

@@ -40,16 +40,16 @@ def test_its_offsets_are_those_saved_when_it_surely_was(tmp_path: Path) -> None:
             offsets = broker.offsets
             offsets.commit("pop", "g", "T", 0, 1)
             broker.gate.is_master = lambda: True
-            await offsets.persist_aside()
+            await broker.pop.save_offsets()
             offsets.commit("pop", "g", "T", 0, 2)
             broker.gate.is_master = lambda: False
-            await offsets.persist_aside()
+            await broker.pop.save_offsets()
             assert config_file(broker, "consumerOffset.json")["offsetTable"] == {"T@g": {"0": 1}}
-            await broker.stop_deliveries()
+            await broker._deliveries.stop()
             assert offsets.query("g", "T", 0) == 1
             # From here on it is a slave, which saves what it copies.
             offsets.commit("pop", "g", "T", 0, 3)
-            await offsets.persist_aside()
+            await broker.pop.save_offsets()
             assert config_file(broker, "consumerOffset.json")["offsetTable"] == {"T@g": {"0": 3}}
 
     asyncio.run(test())

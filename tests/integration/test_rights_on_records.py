@@ -174,9 +174,9 @@ def test_half_message_is_shown_only_to_publishers_of_its_real_topic(attacked: Ca
 
 def test_replies_to_a_client_are_not_diverted_by_its_name(attacked: Callable[[Test], None]) -> None:
     async def test(made: Scene) -> None:
-        known = made.broker.producers.channel_of("alice@1")
+        known = made.broker.tables.producers.channel_of("alice@1")
         await made.eve.ask(RequestCode.HEART_BEAT, {}, heartbeat("eve", "p", client="alice@1"))
-        assert made.broker.producers.channel_of("alice@1") is known is not None
+        assert made.broker.tables.producers.channel_of("alice@1") is known is not None
 
     attacked(test)
 

@@ -390,7 +390,7 @@ async def test_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
 
 @on_both_loops
 async def test_client_closes_a_connection_that_is_idle() -> None:
-    async with serving(ROUTES) as server, closing(RpcClient(idle_s=0.1)) as client:
+    async with serving(ROUTES) as server, closing(RpcClient(limits=ConnectionLimits(idle_s=0.1))) as client:
         await client.call(address_of(server), ECHO)
         assert len(server.connections) == 1
         await until_async(lambda: not server.connections)

@@ -402,11 +402,12 @@ def test_an_operator_accepts_the_loss_and_the_other_member_keeps_what_it_has() -
 def stored_bodies(broker: Broker) -> list[bytes]:
     """Also what consumers are not shown yet."""
     store = broker.store
-    shown, store.confirm_offset = store.confirm_offset, store.max_log_offset
+    shown = store.confirm_offset
+    store.limit_reads(store.max_log_offset)
     try:
         return [record.body for record in read_queue(store, "T", 0)] if store.queues("T") else []
     finally:
-        store.confirm_offset = shown
+        store.limit_reads(shown)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -230,7 +230,7 @@ _FIXED: Final = (
         (
             Edit(
                 f"{_BROKER}/handlers/clients.py",
-                "if len(self.topics.configs) == taken.topics_before or self.topics.registered is None:",
+                "if len(self.topics.configs) == taken.topics_before or not self.known_elsewhere:",
                 "if True:",
             ),
         ),

@@ -14,6 +14,7 @@ from tests.unit.broker.kit import safe_file
 from tests.unit.store.support import ROOT, bodies, config, message, open_store
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.clients import ConsumerTable, ProducerTable
 from orbitmq.broker.tables.consumer_filters import ConsumerFilters
 from orbitmq.broker.tables.groups import GroupTable
@@ -115,14 +116,14 @@ def test_invariant_4_damaged_input_raises_a_declared_error(seed: int) -> None:
 
 
 def test_invariant_5_every_table_that_clients_grow_has_a_limit(tmp_path: Path) -> None:
-    limits, clock = BrokerConfig(), ManualClock()
+    limits, clock, events = BrokerConfig(), ManualClock(), BrokerEvents()
     tables = (
-        TopicTable(limits, clock, safe_file(tmp_path, "topics.json")),
-        GroupTable(limits, clock, safe_file(tmp_path, "groups.json")),
+        TopicTable(limits, clock, safe_file(tmp_path, "topics.json"), events),
+        GroupTable(limits, clock, safe_file(tmp_path, "groups.json"), events),
         ConsumerOffsets(limits, clock, safe_file(tmp_path, "offsets.json")),
-        ConsumerTable(limits, clock),
+        ConsumerTable(limits, clock, events),
         ProducerTable(limits, clock),
-        ConsumerFilters(limits, clock, safe_file(tmp_path, "filters.json")),
+        ConsumerFilters(limits, clock, safe_file(tmp_path, "filters.json"), events),
         QueueLocks(limits, clock),
     )
     bounds = [value for table in tables for value in vars(table).values() if isinstance(value, Bound)]

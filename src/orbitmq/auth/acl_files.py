@@ -183,12 +183,11 @@ class AclFiles:
     """The current accounts, and the check of requests against them."""
 
     def __init__(
-        self, fs: FileSystem, home: str, *, cluster: str, clock: Clock, apache_rows: bool = False
+        self, fs: FileSystem, home: str, facts: BrokerFacts, *, clock: Clock, apache_rows: bool = False
     ) -> None:
         self._fs = fs
         self._clock = clock
-        self.facts = BrokerFacts(cluster)
-        """Replaced by the owner of a store and its tables."""
+        self.facts = facts
         self._apache = apache_rows
         self.main_path = posixpath.join(home, "conf", "plain_acl.yml")
         self._folder = posixpath.join(home, "conf", "acl")
@@ -201,7 +200,7 @@ class AclFiles:
         self.refused_count = 0
         self.version = 0
         """Counts the changes of accounts."""
-        self.on_change: Callable[[], None] = lambda: None
+        self.changed: list[Callable[[], None]] = []
         """Called when accounts have changed."""
 
     # -- files -----------------------------------------------------------------------------------------
@@ -297,7 +296,8 @@ class AclFiles:
         self._stamps = {path: self._stamp(path) for path in contents}
         self.accounts, self.white_addresses = accounts, white
         self.version += 1
-        self.on_change()
+        for subscriber in self.changed:
+            subscriber()
 
     def _save(self, path: str, value: dict[str, Any]) -> None:
         import yaml

@@ -50,8 +50,8 @@ class AccessControl:
     def __init__(
         self,
         table: AuthTable,
+        facts: BrokerFacts,
         *,
-        cluster: str,
         authorize: bool = True,
         apache_rows: bool = False,
         authentication_whitelist: frozenset[str] = frozenset(),
@@ -59,8 +59,7 @@ class AccessControl:
     ) -> None:
         self.table = table
         table.on_change = self.forget
-        self.facts = BrokerFacts(cluster)
-        """Replaced by the owner of a store and its tables."""
+        self.facts = facts
         self.authorizes = authorize
         self._rows = APACHE_ROWS if apache_rows else ROWS
         self._apache = apache_rows
@@ -70,14 +69,15 @@ class AccessControl:
         self.refused_count = 0
         self.version = 0
         """Counts the changes of users and policies."""
-        self.on_change: Callable[[], None] = lambda: None
+        self.changed: list[Callable[[], None]] = []
         """Called when users or policies have changed."""
 
     def forget(self) -> None:
         """Drop cached verdicts; called on every change."""
         self._verdicts.clear()
         self.version += 1
-        self.on_change()
+        for subscriber in self.changed:
+            subscriber()
 
     # -- frames ----------------------------------------------------------------------------------------
 

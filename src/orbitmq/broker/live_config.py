@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_option
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.errors import ConfigError, NoPermission, ServerError
 from orbitmq.model.data_version import DataVersion
 from orbitmq.runtime.apache_options import BROKER_KEYS, WITHOUT_EFFECT_HEADING, refusal_of
@@ -59,12 +60,12 @@ class LiveConfig:
         clock: Clock,
         file: SafeFile | None = None,
         effective: Mapping[str, str] | None = None,
-        on_change: Callable[[frozenset[str]], None] | None = None,
-        on_role: Callable[[BrokerRole, int, bool], Awaitable[None]] | None = None,
+        events: BrokerEvents,
+        change_role: Callable[[BrokerRole, int, bool], Awaitable[None]] | None = None,
     ) -> None:
         """``others`` are further config objects, such as the store's. ``effective`` maps the options left to the
-        broker to their actual values. ``on_change`` is called with the changed keys. ``on_role`` changes the broker's
-        role in its group (role, number, whether loss is accepted); without it the role cannot change."""
+        broker to their actual values. ``change_role`` changes the broker's role in its group (role, number, whether
+        loss is accepted); without it the role cannot change."""
         self._config = config
         self._objects: tuple[Any, ...] = (config, *others)
         self._clock = clock
@@ -72,8 +73,8 @@ class LiveConfig:
         self._effective = dict(effective or {})
         self.kept: dict[str, str] = {}
         """Apache options that are set but have no effect here."""
-        self._on_change = on_change
-        self._on_role = on_role
+        self._changed = events.options_changed
+        self._change_role = change_role
         self._changing = asyncio.Lock()
         self.version = DataVersion(timestamp_ms=clock.now_ms())
 
@@ -120,8 +121,8 @@ class LiveConfig:
             self.kept |= kept
             for key, value, config in taken:
                 change_option(config, key, value)
-            if role and self._on_role is not None:
-                await self._on_role(BrokerRole(role[_ROLE]), int(role[_ID]), accept_loss)
+            if role and self._change_role is not None:
+                await self._change_role(BrokerRole(role[_ROLE]), int(role[_ID]), accept_loss)
             self.version = self.version.next(self._clock.now_ms())
         changed = role | {key: value for key, value, _ in taken}
         keys = frozenset(changed)
@@ -130,14 +131,13 @@ class LiveConfig:
         if not keys:
             return keys
         logger.info("options changed %s", " ".join(f"{key}={value}" for key, value in changed.items()))
-        if self._on_change is not None:
-            self._on_change(keys)
+        self._changed(keys)
         return keys
 
     def _role(self, wanted: Mapping[str, str]) -> dict[str, str]:
         """Returns both keys of the role if the request changes it, else nothing. One key alone implies the other
         where possible."""
-        if self._on_role is None or (_ROLE not in wanted and _ID not in wanted):
+        if self._change_role is None or (_ROLE not in wanted and _ID not in wanted):
             return {}
         config = self._config
         role_text = wanted.get(_ROLE, config.role.value).strip()

@@ -17,10 +17,11 @@ import functools
 import logging
 import ssl
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import ConfigError, OrbitError, error_for_code
@@ -29,9 +30,8 @@ from orbitmq.model.route import BrokerData, QueueData, TopicRoute
 from orbitmq.model.topic import TopicConfig
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.tasks import TaskOwner, every
-from orbitmq.transport.client import RpcClient
+from orbitmq.transport.client import RpcClient, Signer
 from orbitmq.transport.connection import Connection
-from orbitmq.transport.router import Router
 from orbitmq.wire import bodies
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header, decode_header
@@ -58,6 +58,8 @@ _RETRY_S: Final = 1.0
 _SHORT_TIMEOUT_S: Final = 3.0
 _HEARTBEAT_S: Final = 1.0
 _ASK_S: Final = 1.0
+_CLIENT_WAIT_S: Final = 1.0
+"""How long a topic's first send, or a group's first heartbeat, waits for name servers. Clients wait longer."""
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -104,31 +106,28 @@ class Registration:
         self,
         config: BrokerConfig,
         topics: TopicTable,
+        events: BrokerEvents,
         *,
-        router: Router | None = None,
         tls: ssl.SSLContext | None = None,
-        sign: Callable[[Mapping[str, str], bytes], dict[str, str]] | None = None,
-        on_master: Callable[[str, str], None] | None = None,
+        sign: Signer | None = None,
         filter_servers: Callable[[], list[str]] = list,
     ) -> None:
-        """``router`` serves requests that name servers send over these connections (NOTIFY_MIN_BROKER_ID_CHANGE).
-
-        ``on_master`` is called with the master's address and replication address whenever a response contains them.
-        ``filter_servers`` returns addresses that routes list in addition to this broker's; call ``refresh`` when they
-        change.
-        """
+        """``filter_servers`` returns addresses that routes list in addition to this broker's."""
         self._config = config
         self._topics = topics
-        self._rpc = RpcClient(router=router or Router(()), tls=tls, on_close=self._connection_closed)
-        self._rpc.sign = sign
+        self._rpc = RpcClient(tls=tls, sign=sign, on_close=self._connection_closed)
         self._tasks = TaskOwner("registration", watched=True)
         self._links: list[_Link] = []
         self._address = ""
         self._ha_address = ""
         self._encoded: tuple[object, list[bytes]] | None = None
         self._stopping = False
-        self._on_master = on_master
+        self._master_known = events.master_known
         self._filter_servers = filter_servers
+        events.topic_changed.append(self._topic_changed)
+        events.options_changed.append(self._options_changed)
+        events.role_changed.append(self.refresh)
+        events.announcement_changed.append(self.refresh)
 
     async def refuse_second_master(self, own_address: str) -> None:
         """Raise ``ConfigError`` if name servers know another live master of our name; called before we serve.
@@ -209,8 +208,8 @@ class Registration:
         except TimeoutError:
             logger.warning("not every name server answered yet waited_s=%g", wait_s)
 
-    def topic_changed(self, topic: TopicConfig) -> None:
-        """Register one topic in the background without delay; the callback for ``TopicTable.on_change``."""
+    def _topic_changed(self, topic: TopicConfig) -> None:
+        """Register one topic in the background without delay."""
         for link in self._links:
             link.topics[topic.topic_name] = topic
             link.settled.clear()
@@ -225,6 +224,22 @@ class Registration:
         except TimeoutError:
             logger.warning("the last change is not yet registered with every name server waited_s=%g", wait_s)
 
+    async def settled_soon(self) -> None:
+        """Like ``settled``, for clients that wait for an answer."""
+        await self.settled(wait_s=_CLIENT_WAIT_S)
+
+    def when_settled(self, work: Callable[[], None]) -> None:
+        """Call ``work`` once the name servers know all changes so far, or after a short wait in any case."""
+
+        async def later() -> None:
+            await self.settled_soon()
+            work()
+
+        if self._tasks.closed:
+            work()
+        else:
+            self._tasks.start(later(), "topic-routed")
+
     @property
     def known_count(self) -> int:
         """Number of name servers that accepted the last registration and are still connected."""
@@ -233,6 +248,10 @@ class Registration:
             for link in self._links
             if link.connection is not None and link.attempted.is_set() and not link.failures
         )
+
+    def _options_changed(self, keys: frozenset[str]) -> None:
+        if "brokerPermission" in keys:
+            self.refresh()
 
     def refresh(self) -> None:
         """Register everything again in the background without delay. A change of the broker's permission also needs a
@@ -353,8 +372,8 @@ class Registration:
         timeout_s = config.register_timeout_ms / 1000
         answer = await self._call(link, RequestCode.REGISTER_BROKER, header, body, timeout_s)
         learnt = decode_header(RegisterBrokerResponse, answer)
-        if learnt.master_addr and config.is_slave and self._on_master is not None:
-            self._on_master(learnt.master_addr, learnt.ha_server_addr or "")
+        if learnt.master_addr and config.is_slave:
+            self._master_known(learnt.master_addr, learnt.ha_server_addr or "")
         if answer.body:
             self._topics.mark_ordered(bodies.KvTable.decode(answer.body).table)
 

@@ -19,14 +19,17 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, change_role
+from orbitmq.broker.delivery.deliveries import Deliveries
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.replication.log_prefix import LogPrefixCheck
 from orbitmq.broker.replication.master import ReplicaServer
 from orbitmq.broker.replication.metadata_sync import MetadataSync, copied_text
 from orbitmq.broker.replication.record_repair import RecordRepair
-from orbitmq.broker.replication.slave import Follower
+from orbitmq.broker.replication.slave import Follower, Membership
 from orbitmq.model.data_version import DataVersion
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
@@ -35,24 +38,33 @@ from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies
 from orbitmq.wire.headers import ExchangeBrokerHaInfoRequest, ExchangeBrokerHaInfoResponse
 
-__all__ = ["RoleListener", "RoleSwitch"]
+__all__ = ["GroupLog", "Peers", "RoleSwitch"]
 
 logger = logging.getLogger(__name__)
 
 _SIGN_IN_S: Final = 3.0
 
 
-class RoleListener(Protocol):
-    """Interface of the broker, which acts on role changes."""
+class GroupLog(Protocol):
+    """With failover: makes our log a part of the group's before we follow a master."""
 
-    def start_deliveries(self) -> None:
-        """Called when this broker has become master. Raises ``OSError``."""
+    def align(self) -> None:
+        """Truncate the part of our log that is known not to be the master's. Raises ``OrbitError``."""
 
-    async def stop_deliveries(self) -> None:
-        """Called when this broker is no longer master."""
+    async def aligned(self) -> Membership:
+        """Called when our log is a prefix of the master's; returns how we follow. Raises ``OrbitError``."""
 
-    def role_changed(self) -> None:
-        """Called when the change is complete."""
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The other brokers of the group, as master and as slave."""
+
+    rpc: RpcClient
+    replicas: ReplicaServer
+    addresses: Callable[[], Awaitable[list[str]]]
+    """Returns the addresses of all brokers of the group that name servers know."""
+    group_log: GroupLog | None = None
+    """Exists only with failover."""
 
 
 class RoleSwitch:
@@ -64,34 +76,29 @@ class RoleSwitch:
         config: BrokerConfig,
         store: MessageStore,
         clock: Clock,
-        rpc: RpcClient,
         sync: MetadataSync,
-        replicas: ReplicaServer,
-        listener: RoleListener,
+        peers: Peers,
+        deliveries: Deliveries,
+        events: BrokerEvents,
     ) -> None:
         self._config = config
         self._store = store
-        self._rpc = rpc
+        self._rpc = rpc = peers.rpc
         self._sync = sync
         self._changing = asyncio.Lock()
         self.address = self.ha_address = ""
         """Our own addresses, which are never accepted as our master's."""
-        self.replicas = replicas
-        self._listener = listener
+        self.replicas = peers.replicas
+        self._group_addresses = peers.addresses
+        self._group_log = peers.group_log
+        self._deliveries = deliveries
+        self._changed = events.role_changed
         self.log_prefix_check = LogPrefixCheck(config, store, rpc)
-        self.follower = Follower(config, store, clock, self._agree)
-        self.follower.on_news = sync.news
-        sync.on_copied = self.follower.tables_copied
-        self.group_addresses: Callable[[], Awaitable[list[str]]] | None = None
-        """Returns the addresses of all brokers of the group that name servers know."""
-        self.repair = RecordRepair(store, rpc, self._peers, self._has_peers)
+        self.follower = Follower(config, store, clock, self._agree, events, peers.replicas.protection)
+        self.repair = RecordRepair(store, rpc, events.readable, self._peers, self._has_peers)
         self._acting = False
         """Whether this broker currently performs a master's work; differs from the config's role during a change."""
-        self.before_following: Callable[[], None] | None = None
-        """With failover: truncates the part of our log that is known not to be the master's. Raises
-        ``OrbitError``."""
-        self.when_agreed: Callable[[], Awaitable[None]] | None = None
-        """With failover: called when our log is a prefix of the master's, before we follow it."""
+        events.master_known.append(self.master_announced)
 
     async def start(self, bound: socket.socket, address: str, ha_address: str) -> None:
         """Serve slaves on a bound socket, and assume the configured role. Raises ``OSError``."""
@@ -101,7 +108,7 @@ class RoleSwitch:
             self._become_slave()
         else:
             self._acting = True
-            self._listener.start_deliveries()
+            self._deliveries.start()
 
     async def stop(self) -> None:
         await self.repair.stop()
@@ -109,20 +116,16 @@ class RoleSwitch:
         await self.follower.stop()
         await self.replicas.stop()
         try:
-            await self._listener.stop_deliveries()
+            await self._deliveries.stop()
         finally:
             await self._rpc.close()
-
-    def changed(self) -> None:
-        """Register again because registered data changed without a change of role."""
-        self._listener.role_changed()
 
     def master_announced(self, master_address: str, ha_address: str) -> None:
         """Handle our master's address from a name server or the master itself. With failover only etcd decides."""
         if self._config.failover_enabled:
             return
         if self._config.is_slave and master_address != self.address and ha_address != self.ha_address:
-            self._sync.master_address = master_address
+            self._sync.copy_from(master_address)
             self.follower.master_announced(master_address, ha_address)
 
     # -- failover --------------------------------------------------------------------------------------
@@ -130,7 +133,7 @@ class RoleSwitch:
     def follow(self, master_address: str, ha_address: str) -> None:
         """Follow the elected master, whether or not we followed another one."""
         if self._config.is_slave:
-            self._sync.master_address = master_address
+            self._sync.copy_from(master_address)
             self.follower.start()
             self.follower.master_announced(master_address, ha_address)
 
@@ -138,19 +141,13 @@ class RoleSwitch:
         """Stop following for now; the end of our log then stays fixed."""
         await self.follower.stop()
 
-    async def copy_tables(self) -> None:
-        """Copy the master's topics and groups before we follow, and so before we may become master. Raises
-        ``OrbitError``, ``OSError``."""
-        if self.follower.master_address:
-            await self._sync.copy_tables(self.follower.master_address)
-
     def adopt_topics(self) -> None:
         """Create every topic that our log has messages of, before we become master."""
         self._sync.adopt_topics()
 
     async def end_deliveries(self) -> None:
         """Stop deliveries before we step down as master voluntarily."""
-        await self._listener.stop_deliveries()
+        await self._deliveries.stop()
 
     def fence(self, broker_id: int) -> None:
         """Immediately stop presenting this broker as master; ``change`` does the rest."""
@@ -158,13 +155,18 @@ class RoleSwitch:
             change_role(self._config, BrokerRole.SLAVE, broker_id)
         self.replicas.drop_links()
 
-    async def _agree(self, master_address: str) -> None:
-        if self.before_following is not None:
-            self.before_following()
+    async def _agree(self, master_address: str) -> Membership | None:
+        group_log = self._group_log
+        if group_log is not None:
+            group_log.align()
         await self._sign_in(master_address)
         await self.log_prefix_check.check(master_address)
-        if self.when_agreed is not None:
-            await self.when_agreed()
+        if group_log is None:
+            return None
+        # A member may become master, so it needs the topics and groups of all messages it follows.
+        if self.follower.master_address:
+            await self._sync.copy_tables(self.follower.master_address)
+        return await group_log.aligned()
 
     async def _sign_in(self, master_address: str) -> None:
         """Send a signed request, without which a master with access control does not send its log to this host."""
@@ -190,27 +192,27 @@ class RoleSwitch:
             if role is BrokerRole.SLAVE:
                 change_role(config, role, broker_id)
                 if not was_slave:
-                    await self._listener.stop_deliveries()
+                    await self._deliveries.stop()
                     self.replicas.drop_links()
                     self._acting = False
                     # The operator has chosen the other broker's log; with failover the epoch history decides.
-                    self.log_prefix_check.may_cut = not config.failover_enabled
+                    self.log_prefix_check.allow_cut(not config.failover_enabled)
                     self._become_slave()
             else:
                 if was_slave:
                     await self._sync.stop()
                     await self.follower.stop()
                     self.replicas.drop_links()
-                    self._store.corrects_offsets = True
+                    self._store.correct_offsets(True)
                     self.adopt_topics()
                 change_role(config, role, MASTER_ID)
                 if was_slave:
                     self._acting = True
-                    self._listener.start_deliveries()
-            self._listener.role_changed()
+                    self._deliveries.start()
+            self._changed()
 
     def _become_slave(self) -> None:
-        self._store.corrects_offsets = False
+        self._store.correct_offsets(False)
         self.follower.start()
         self._sync.start()
 
@@ -221,7 +223,7 @@ class RoleSwitch:
 
     async def _peers(self) -> list[str]:
         """Returns the request addresses of the group's other brokers, our master first."""
-        known = [] if self.group_addresses is None else await self.group_addresses()
+        known = await self._group_addresses()
         found = dict.fromkeys((self.follower.master_address, *known))
         return [address for address in found if address not in ("", self.address)]
 

@@ -42,7 +42,7 @@ class Scrubbing:
         kept = file.load(lambda content: msgspec.json.decode(content, type=_Kept)) or _Kept(0, 0)
         self.passed_ms = kept.passed_ms
         """When the last pass was completed; 0 before the first one."""
-        store.scrubber.position = kept.position
+        store.scrubber.resume_at(kept.position)
         self._due_bytes = 0.0
         self._round_at = self._kept_at = clock.monotonic()
 
@@ -82,6 +82,4 @@ class Scrubbing:
         if scrubber.position != log_offset or self._fs.stat(path) is None:
             return
         logger.error("log segment cannot be read path=%s log_offset=%d error=%s", path, log_offset, error)
-        scrubber.damage_count += 1
-        segment_bytes = self._store.config.segment_bytes
-        scrubber.position = log_offset - log_offset % segment_bytes + segment_bytes
+        scrubber.skip_segment()

@@ -10,7 +10,7 @@ import ipaddress
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from orbitmq.auth.acl_files import AclFiles
 from orbitmq.auth.config import AuthConfig
@@ -34,18 +34,16 @@ from orbitmq.runtime.filesystem import FileSystem
 from orbitmq.runtime.machine import environment
 from orbitmq.runtime.network import bare_host
 from orbitmq.runtime.safe_file import SafeFile
-from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
+from orbitmq.transport.client import Signer
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Call, Route
-from orbitmq.transport.tls import TlsConfig
+from orbitmq.transport.tls import ServerTls, TlsConfig
 from orbitmq.wire.frame import Frame
 
-__all__ = ["MoreOptions", "Security", "is_loopback"]
+__all__ = ["MoreOptions", "Security", "Seen", "is_loopback"]
 
 logger = logging.getLogger(__name__)
-
-Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +57,28 @@ class MoreOptions:
     """Apache options without effect here."""
 
 
-class RequestsOnHold(Protocol):
-    """A table of requests that are answered later."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the checks look up: the records and retry topics that requests refer to."""
 
-    revocation: Revocation
+    store: MessageStore
+    groups: Container[str]
+    topics: Container[str]
+
+    def place_at(self, log_offset: int) -> Place | None:
+        """Returns where the record at an offset of the log belongs. Raises ``NoPermission`` if that is unknown."""
+        raw = self.store.record_at(log_offset)
+        if raw is None:
+            return None
+        try:
+            record = decode_record(bytes(raw))
+        except RecordError as error:
+            raise NoPermission(f"the right to the record is unknown: {error}") from None
+        # The body of a message may look like a record, even one that extends into the following messages.
+        units = self.store.units(record.topic, record.queue_id, record.queue_offset, 1)
+        if not units or units[0][:2] != (log_offset, len(raw)):
+            raise NoPermission(f"no message of a queue starts at offset {log_offset} of the log")
+        return place_of(record)
 
 
 class Security:
@@ -71,8 +87,8 @@ class Security:
     def __init__(
         self,
         config: AuthConfig,
+        facts: BrokerFacts,
         *,
-        cluster: str,
         users_file: SafeFile,
         policies_file: SafeFile,
         files: AclFiles,
@@ -83,39 +99,41 @@ class Security:
         self.table = AuthTable(users_file, policies_file)
         self.control: AccessControl | None = None
         self._slave_hosts: SlaveHosts | None = None
+        self.revocation = Revocation(self._check_again)
+        """Rechecks requests on hold when users or policies have changed."""
+        files.changed.append(self.revocation.changed)
         if config.authentication_enabled:
             self.control = AccessControl(
                 self.table,
-                cluster=cluster,
+                facts,
                 authorize=config.authorization_enabled,
                 apache_rows=config.compatibility == "apache",
                 authentication_whitelist=_codes(config.authentication_whitelist),
                 authorization_whitelist=_codes(config.authorization_whitelist),
             )
+            self.control.changed.append(self.revocation.changed)
 
     @classmethod
     def of(
-        cls,
-        auth: AuthConfig,
-        config: BrokerConfig,
-        store_config: StoreConfig,
-        *,
-        fs: FileSystem,
-        clock: Clock,
+        cls, auth: AuthConfig, config: BrokerConfig, seen: Seen, *, fs: FileSystem, clock: Clock
     ) -> Security:
         """Returns an instance with a broker's usual file paths. Logs one line if the broker has no access control."""
+        is_strict = auth.compatibility != "apache"
+        path, root = seen.store.config.path, seen.store.config.root
+        facts = BrokerFacts(
+            config.cluster_name,
+            seen.place_at,
+            seen.groups,
+            seen.topics,
+            lambda: config.reads_pop_retry_v1,
+            is_strict,
+        )
         made = cls(
             auth,
-            cluster=config.cluster_name,
-            users_file=SafeFile(fs, store_config.path("config", "users.json"), private=True),
-            policies_file=SafeFile(fs, store_config.path("config", "acls.json"), private=True),
-            files=AclFiles(
-                fs,
-                acl_home(auth, store_config.root),
-                cluster=config.cluster_name,
-                clock=clock,
-                apache_rows=auth.compatibility == "apache",
-            ),
+            facts,
+            users_file=SafeFile(fs, path("config", "users.json"), private=True),
+            policies_file=SafeFile(fs, path("config", "acls.json"), private=True),
+            files=AclFiles(fs, acl_home(auth, root), facts, clock=clock, apache_rows=not is_strict),
         )
         made.warn_if_open(config.bind_host)
         return made
@@ -167,49 +185,9 @@ class Security:
             return None
         return lambda fields, body: sign_fields(fields, body, inner.name, inner.secret)
 
-    def see(
-        self,
-        store: MessageStore,
-        groups: Container[str],
-        topics: Container[str],
-        config: BrokerConfig,
-    ) -> None:
-        """Let checks look up the records and retry topics that requests refer to."""
-
-        def place_at(log_offset: int) -> Place | None:
-            raw = store.record_at(log_offset)
-            if raw is None:
-                return None
-            try:
-                record = decode_record(bytes(raw))
-            except RecordError as error:
-                raise NoPermission(f"the right to the record is unknown: {error}") from None
-            # The body of a message may look like a record, even one that extends into the following messages.
-            units = store.units(record.topic, record.queue_id, record.queue_offset, 1)
-            if not units or units[0][:2] != (log_offset, len(raw)):
-                raise NoPermission(f"no message of a queue starts at offset {log_offset} of the log")
-            return place_of(record)
-
-        is_strict = self.config.compatibility != "apache"
-        for checker in (self._files, self.control):
-            if checker is not None:
-                checker.facts = BrokerFacts(
-                    checker.facts.cluster,
-                    place_at,
-                    groups,
-                    topics,
-                    lambda: config.reads_pop_retry_v1,
-                    is_strict,
-                )
-
-    def recheck(self, *on_hold: RequestsOnHold) -> None:
-        """Check requests on hold again whenever users or policies change."""
-        revocation = Revocation(self.guard)
-        for requests in on_hold:
-            requests.revocation = revocation
-        self._files.on_change = revocation.changed
-        if self.control is not None:
-            self.control.on_change = revocation.changed
+    def _check_again(self, frame: Frame, connection: Connection) -> None:
+        if self.guard is not None:
+            self.guard(frame, connection)
 
     def signer_of(self, frame: Frame) -> str:
         """Returns the user who signed a request that passed the guard; empty if no signature was required."""
@@ -217,12 +195,15 @@ class Security:
             return self.control.signer(frame)
         return frame.ext_fields.get(ACCESS_KEY, "") if self.acl_files is not None else ""
 
-    def protect(self, stream: StreamProtection, config: BrokerConfig, clock: Clock) -> None:
-        """Restrict who receives the replication stream. Raises ``ConfigError``."""
+    def stream_protection(
+        self, config: BrokerConfig, tls: TlsConfig, server: ServerTls, clock: Clock
+    ) -> StreamProtection:
+        """Returns who receives the replication stream, and how. Raises ``ConfigError``."""
         if config.replication_tls:
-            stream.control = self.control
-        elif self.guard is not None:
-            stream.hosts = self._slave_hosts = SlaveHosts(config.slave_addresses, clock.monotonic)
+            return StreamProtection.of(tls, server, self.config, self.control)
+        if self.guard is not None:
+            self._slave_hosts = SlaveHosts(config.slave_addresses, clock.monotonic)
+        return StreamProtection(hosts=self._slave_hosts)
 
     def slave_asked(self, call: Call[Any]) -> None:
         """Record the host of a Super user that sends a slave's requests."""

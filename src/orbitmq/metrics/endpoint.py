@@ -56,8 +56,11 @@ def bind_metrics(host: str, port: int) -> socket.socket:
 class MetricsEndpoint:
     """Serves the pages from ``start`` to ``stop``."""
 
-    def __init__(self, host: str, port: int, pages: Pages, bound: socket.socket | None = None) -> None:
-        """``bound`` is the port bound already by ``bind_metrics``."""
+    def __init__(
+        self, host: str, port: int, pages: Pages, bound: socket.socket | None = None, *, token: str = ""
+    ) -> None:
+        """``bound`` is the port bound already by ``bind_metrics``. With a token, /metrics requires
+        ``Authorization: Bearer TOKEN``; probes do not."""
         self._host = host
         self._port = port
         self._pages = pages
@@ -66,8 +69,7 @@ class MetricsEndpoint:
         self._tasks = TaskOwner("metrics")
         self._connections: dict[_Connection, None] = {}
         """Oldest first."""
-        self.token = ""
-        """If set, /metrics requires ``Authorization: Bearer TOKEN``. Probes need no token."""
+        self.token = token
 
     @property
     def port(self) -> int:

@@ -16,6 +16,7 @@ import msgspec
 from orbitmq.auth.control import AccessControl
 from orbitmq.auth.infos import REPLICA, parse_acl, parse_user
 from orbitmq.auth.model import Policies, User
+from orbitmq.auth.stored import BrokerFacts
 from orbitmq.auth.table import AuthTable
 from orbitmq.errors import ConnectionLostError, NoPermission, OrbitError, ServerError
 from orbitmq.proxy.brokers import Brokers
@@ -52,7 +53,9 @@ class RemoteUsers:
     ) -> None:
         self._brokers = brokers
         self._table = AuthTable()
-        self.control = AccessControl(self._table, cluster=config.cluster_name, authorize=config.authorization)
+        self.control = AccessControl(
+            self._table, BrokerFacts(config.cluster_name), authorize=config.authorization
+        )
         self._known: Cache[_Known] = Cache(
             self._load,
             tasks=tasks,

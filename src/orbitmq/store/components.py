@@ -13,6 +13,7 @@ from orbitmq.store.log.commit_log import CommitLog
 from orbitmq.store.log.damaged_ranges import DamagedRanges
 from orbitmq.store.log.segment import SegmentList
 from orbitmq.store.maintenance.checkpoint import Checkpoint
+from orbitmq.store.queues.extensions import Bitmap
 from orbitmq.store.queues.queue_table import DeletedTopics, QueueTable
 from orbitmq.store.write.dispatch import Dispatcher
 
@@ -35,7 +36,9 @@ class StoreParts:
     dispatcher: Dispatcher
 
     @classmethod
-    def build(cls, fs: FileSystem, config: StoreConfig, clock: Clock) -> StoreParts:
+    def build(
+        cls, fs: FileSystem, config: StoreConfig, clock: Clock, filter_bitmap: Bitmap | None = None
+    ) -> StoreParts:
         """Create the parts, with their paths but without reading any files."""
         segments = SegmentList(
             fs,
@@ -44,7 +47,7 @@ class StoreParts:
             maps_max=config.mapped_segments_max,
             warm_up=config.warm_up_enabled,
         )
-        queues = QueueTable(fs, config)
+        queues = QueueTable(fs, config, filter_bitmap)
         index = IndexService(fs, config.path("index"), config, clock=clock) if config.index_enabled else None
         return cls(
             fs=fs,

@@ -41,7 +41,7 @@ from orbitmq.store.types import Appended, AppendedSend, Arrival, FlushMode, Inde
 from orbitmq.store.write.appender import Appender
 from orbitmq.store.write.replayer import Replayer
 
-__all__ = ["MessageStore"]
+__all__ = ["MessageStore", "StoreOwner"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,19 @@ class _PendingCut:
     queues: list[ConsumeQueue]
 
 
+@dataclass(frozen=True, slots=True)
+class StoreOwner:
+    """What the store calls in the broker that owns it."""
+
+    arrived: Sequence[Arrival] = ()
+    """Called once per touched queue after an append or a replicated append."""
+    filter_bitmap: Bitmap | None = None
+    """Computes the bitmap of a message (topic, property text) that is stored with ``enableConsumeQueueExt``."""
+
+
+_NO_OWNER: Final = StoreOwner()
+
+
 class MessageStore:
     """One store directory, open for writing in this process only."""
 
@@ -71,21 +84,21 @@ class MessageStore:
         clock: Clock = SYSTEM_CLOCK,
         post: Post | None = None,
         memory_bytes: int | None = None,
-        on_arrival: Arrival | None = None,
+        owner: StoreOwner = _NO_OWNER,
     ) -> None:
-        """``store_host`` is the broker's own address (8 or 20 bytes), written into every record. ``on_arrival`` is
-        called once per touched queue after an append or a replicated append.
+        """``store_host`` is the broker's own address (8 or 20 bytes), written into every record.
 
         ``post`` runs a function on the caller's thread (``loop.call_soon_threadsafe``). Without it there is no worker
         thread and the caller must call ``flush``, which suits tools and deterministic tests.
         """
         self.config = config
+        self.host: Final = store_host
         self.recovery: RecoveryReport | None = None
         """The result of the last ``open``."""
         self._fs = fs
         self._clock = clock
         self._post = post
-        self._parts = parts = StoreParts.build(fs, config, clock)
+        self._parts = parts = StoreParts.build(fs, config, clock, owner.filter_bitmap)
         self._log = parts.log
         self._queues = parts.queues
         self._by_key = parts.queues.by_key
@@ -114,10 +127,10 @@ class MessageStore:
             prepare_segment=self._prepare_segment,
             write_failed=self._write_failed,
             cut_back=self.truncate,
-            on_arrival=on_arrival,
+            arrived=owner.arrived,
         )
-        self._appender.refusal = _NOT_OPEN
-        # Bound methods of the appender and the reader: a wrapper method in this class would cost 0.1 us per message.
+        self._appender.refuse(_NOT_OPEN)
+        # Bound methods, because a wrapper method would cost 0.1 us per message.
         self.append: Callable[[NewMessage], Appended] = self._appender.append
         """Store one message, immediately visible to readers. If it raises ``StoreError``, nothing was stored."""
         self.append_batch: Callable[[Sequence[NewMessage]], list[Appended]] = self._appender.append_batch
@@ -137,16 +150,6 @@ class MessageStore:
     def reader(self) -> QueueReader:
         """Queues, limits and windows of the log, for callers that select records themselves."""
         return self._reader
-
-    @property
-    def filter_bitmap(self) -> Bitmap | None:
-        """Computes the filter bitmap of a message (topic, property text), stored with ``enableConsumeQueueExt``."""
-        return None if self._queues.extensions is None else self._queues.extensions.bitmap
-
-    @filter_bitmap.setter
-    def filter_bitmap(self, value: Bitmap | None) -> None:
-        if self._queues.extensions is not None:
-            self._queues.extensions.bitmap = value
 
     # Lifecycle.
     def open(self) -> RecoveryReport:
@@ -168,7 +171,7 @@ class MessageStore:
             self._release()
             raise
         self._is_open = True
-        self._reader.own_offset = self._log.end
+        self._reader.written_from(self._log.end)
         if self.recovery.queue_fault:
             self._queue_fault = f"queue units cannot be written: {self.recovery.queue_fault}"
         self._retention.guard.observe(*self._disks_used())  # reports a full disk immediately
@@ -198,7 +201,7 @@ class MessageStore:
         if not self._is_open:
             return
         self._is_open = False
-        self._appender.refusal = _NOT_OPEN
+        self._renew_refusal()
         try:
             self._flusher.stop()
             if not (self._log.failed or self._flusher.failed):
@@ -240,13 +243,14 @@ class MessageStore:
 
     def _renew_refusal(self) -> None:
         if not self._is_open:
-            self._appender.refusal = _NOT_OPEN
+            reason = _NOT_OPEN
         elif self._retention.guard.writes_forbidden:
-            self._appender.refusal = "the disk usage is above the limit, so no writes are accepted"
+            reason = "the disk usage is above the limit, so no writes are accepted"
         elif self._log.partial_start >= 0:
-            self._appender.refusal = "the log ends inside a replicated record"
+            reason = "the log ends inside a replicated record"
         else:
-            self._appender.refusal = self._log.failed or self._flusher.failed or self._queue_fault
+            reason = self._log.failed or self._flusher.failed or self._queue_fault
+        self._appender.refuse(reason)
 
     def _write_failed(self, error: OSError | StoreUnavailable) -> None:
         """Handle a refused write. Of the log: nothing was stored. Of queue units: they stay in memory, and further
@@ -296,7 +300,7 @@ class MessageStore:
             self._prepare_segment()
         self._renew_refusal()
         if replica.fault:
-            self.integrity.refused_count += 1
+            self.integrity.refused()
             raise CorruptionError(
                 f"replicated bytes at log offset {undispatched + replica.size}: {replica.fault}"
             )
@@ -579,18 +583,13 @@ class MessageStore:
         held_back = self._reader.confirm_offset
         return self._log.end if held_back is None else held_back
 
-    @confirm_offset.setter
-    def confirm_offset(self, value: int | None) -> None:
-        self._reader.confirm_offset = value
+    def limit_reads(self, log_offset: int | None) -> None:
+        """Let consumers read up to ``log_offset``; None lifts the limit."""
+        self._reader.limit(log_offset)
 
-    @property
-    def corrects_offsets(self) -> bool:
+    def correct_offsets(self, corrects: bool) -> None:
         """Whether a read outside a queue returns the correct offset. A slave returns the requested one."""
-        return self._reader.corrects_offsets
-
-    @corrects_offsets.setter
-    def corrects_offsets(self, value: bool) -> None:
-        self._reader.corrects_offsets = value
+        self._reader.correct_offsets(corrects)
 
     @property
     def flush_mode(self) -> FlushMode:

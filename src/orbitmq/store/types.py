@@ -50,7 +50,7 @@ class AppendedSend(msgspec.Struct, gc=False):
     store_timestamp_ms: int
 
 
-Arrival = Callable[[str, int], None]
+Arrival = Callable[[str, int], object]
 """Called with the topic and id of a queue that has new messages."""
 
 

@@ -79,6 +79,8 @@ class ConnectionLimits:
     """Maximum number of the peer's requests in ``async`` handlers at the same time."""
     close_wait_s: float = 10.0
     """How long a closing connection waits for handlers and for the peer to read the last bytes."""
+    idle_s: float = 120.0
+    """How long a client keeps a connection that it does not use."""
 
 
 class Connection(asyncio.Protocol):

@@ -6,6 +6,7 @@ import pytest
 
 from orbitmq.auth.control import AccessControl
 from orbitmq.auth.model import Action, Decision, Entry, Need, Policies, Resource, ResourceType, User
+from orbitmq.auth.stored import BrokerFacts
 from orbitmq.auth.table import AuthTable
 from orbitmq.errors import NoPermission
 
@@ -25,7 +26,7 @@ def allowed(
     table = AuthTable()
     table.store_user(User("u", "p"))
     table.store_policies("u", Policies(tuple(custom), default))
-    control = AccessControl(table, cluster="C")
+    control = AccessControl(table, BrokerFacts("C"))
     need = Need(ResourceType.TOPIC, name, (Action.PUB,))
     try:
         control.authorize_needs(table.users["u"], [need], address)
@@ -85,7 +86,7 @@ def test_change_of_a_policy_counts_at_once() -> None:
     table = AuthTable()
     user = User("u", "p")
     table.store_user(user)
-    control = AccessControl(table, cluster="C")
+    control = AccessControl(table, BrokerFacts("C"))
     need = Need(ResourceType.TOPIC, "T", (Action.PUB,))
     with pytest.raises(NoPermission, match="no matched policies"):
         control.authorize_needs(user, [need], ADDRESS)
@@ -97,7 +98,7 @@ def test_change_of_a_policy_counts_at_once() -> None:
 
 
 def test_request_without_a_user_is_refused_where_a_right_is_needed() -> None:
-    control = AccessControl(AuthTable(), cluster="C")
+    control = AccessControl(AuthTable(), BrokerFacts("C"))
     with pytest.raises(NoPermission, match="Authorization failed"):
         control.authorize(None, 310, {"b": "T"}, b"", ADDRESS)
 

@@ -84,9 +84,7 @@ def control() -> AccessControl:
     table.store_user(User("root", "root-secret", UserType.SUPER))
     table.store_user(User("nobody", "nobody-secret"))
     table.store_user(User("gone", "gone-secret", UserType.SUPER, UserStatus.DISABLE))
-    control = AccessControl(table, cluster="C")
-    control.facts = FACTS
-    return control
+    return AccessControl(table, FACTS)
 
 
 def test_every_code_has_a_row() -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 from tests.unit.broker.kit import Asker, FakeConnection, channel, open_store, safe_file, subscriptions
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.clients import ConsumerTable, ProducerTable
 from orbitmq.broker.tables.groups import GroupTable
@@ -19,7 +20,7 @@ from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.topic import TopicConfig
 from orbitmq.record.properties import encode_properties
 from orbitmq.requests import Request
-from orbitmq.store.types import Appended, Arrival, NewMessage
+from orbitmq.store.types import Appended, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Answer, Route, finish_slow_request
@@ -105,19 +106,18 @@ class World:
     def __init__(self, directory: Path, **options: Any) -> None:
         self.clock = ManualClock()
         self.config = BrokerConfig(broker_name="broker-a", cluster_name="DefaultCluster", **options)
-        self.topics = TopicTable(self.config, self.clock, safe_file(directory, "topics.json"))
-        self.groups = GroupTable(self.config, self.clock, safe_file(directory, "groups.json"))
+        self.topics = TopicTable(
+            self.config, self.clock, safe_file(directory, "topics.json"), events=BrokerEvents()
+        )
+        self.groups = GroupTable(
+            self.config, self.clock, safe_file(directory, "groups.json"), events=BrokerEvents()
+        )
         self.offsets = ConsumerOffsets(self.config, self.clock, safe_file(directory, "offsets.json"))
-        self.consumers = ConsumerTable(self.config, self.clock)
+        self.consumers = ConsumerTable(self.config, self.clock, events=BrokerEvents())
         self.producers = ProducerTable(self.config, self.clock)
         self.stats = BrokerStats("DefaultCluster", self.clock.now_ms())
-        self.arrivals: list[Arrival] = []
-        """Told when a queue has got messages."""
-        self.store = open_store(directory, self.clock, self._arrived)
-
-    def _arrived(self, topic: str, queue_id: int) -> None:
-        for told in self.arrivals:
-            told(topic, queue_id)
+        self.events = BrokerEvents()
+        self.store = open_store(directory, self.clock, [self.events.readable])
 
     def topic(self, name: str, queues: int = 2, **fields: Any) -> None:
         self.topics.update(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +16,11 @@ from orbitmq.broker.tables.clients import ClientChannel
 from orbitmq.codes import SerializeType, Version
 from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.subscription import SubscriptionData, subscribe_by_tags
-from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.clock import Clock, ClockSteps
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.store.config import StoreConfig
-from orbitmq.store.message_store import MessageStore
+from orbitmq.store.message_store import MessageStore, StoreOwner
 from orbitmq.store.types import Arrival, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.connection import Connection
@@ -142,17 +142,20 @@ class Asker:
         return decoded
 
 
-def open_store(
-    directory: Path, clock: Clock | None = None, on_arrival: Arrival | None = None
-) -> MessageStore:
+def open_store(directory: Path, clock: Clock | None = None, arrived: Sequence[Arrival] = ()) -> MessageStore:
     """A small real store; without a worker thread, so nothing runs behind the test."""
     store = MessageStore(
         StoreConfig(root=str(directory / "store"), segment_bytes=1 << 20, index_slots=100, index_entries=400),
         clock=clock if clock is not None else ManualClock(),
-        on_arrival=on_arrival,
+        owner=StoreOwner(arrived),
     )
     store.open()
     return store
+
+
+def parking(config: BrokerConfig, clock: Clock, store: MessageStore) -> Parking:
+    steps = ClockSteps(clock, lambda: store.max_log_offset)
+    return Parking(config, DelayLevels(store.config.delay_levels), steps, clock)
 
 
 def door(
@@ -165,7 +168,7 @@ def door(
     """The door for puts into ``store``."""
     return WritePath(
         store=store,
-        parking=Parking(config, DelayLevels(store.config.delay_levels), clock),
+        parking=parking(config, clock, store),
         stats=stats if stats is not None else BrokerStats(),
         gate=AckGate(store, replication),
     )

@@ -48,7 +48,7 @@ class Calls(World):
             offsets=self.offsets,
             consumers=self.consumers,
             store=self.store,
-            wake=lambda topic, queue_id: self.woken.append((topic, queue_id)),
+            readable=lambda topic, queue_id: self.woken.append((topic, queue_id)),
         ).routes()
 
     def call_routes(self) -> list[Route]:

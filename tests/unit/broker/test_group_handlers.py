@@ -12,6 +12,7 @@ from tests.golden import data
 from tests.unit.broker.kit import Asker, safe_file
 
 from orbitmq.broker.config import BrokerConfig, change_option
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.groups import GroupHandlers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
@@ -30,10 +31,14 @@ class World:
     def __init__(self, directory: Path) -> None:
         clock = ManualClock()
         self.config = BrokerConfig()
-        self.groups = GroupTable(self.config, clock, safe_file(directory, "groups.json"))
+        self.groups = GroupTable(
+            self.config, clock, safe_file(directory, "groups.json"), events=BrokerEvents()
+        )
         self.offsets = ConsumerOffsets(self.config, clock, safe_file(directory, "offsets.json"))
         self.deleted: list[str] = []
-        handlers = GroupHandlers(groups=self.groups, offsets=self.offsets, on_deleted=self.deleted.append)
+        events = BrokerEvents()
+        events.group_deleted.append(self.deleted.append)
+        handlers = GroupHandlers(groups=self.groups, offsets=self.offsets, events=events)
         self.asker = Asker(handlers.routes())
 
     def update(self, **members: Any) -> Frame:

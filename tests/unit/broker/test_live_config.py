@@ -10,6 +10,7 @@ import pytest
 from tests.unit.broker.kit import safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_role
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.live_config import LiveConfig
 from orbitmq.errors import NoPermission, ServerError
 from orbitmq.runtime.apache_options import WITHOUT_EFFECT_HEADING
@@ -25,6 +26,8 @@ class Live:
         self.config = BrokerConfig(**options)
         self.store_config = StoreConfig()
         self.told: list[frozenset[str]] = []
+        events = BrokerEvents()
+        events.options_changed.append(self.told.append)
         self.clock = ManualClock()
         self.live = LiveConfig(
             self.config,
@@ -32,8 +35,8 @@ class Live:
             clock=self.clock,
             file=file,
             effective={"brokerIP1": "10.0.0.9", "brokerName": "not used", "useTLS": "false"},
-            on_change=self.told.append,
-            on_role=self._became,
+            events=events,
+            change_role=self._became,
         )
         self.roles: list[tuple[str, int]] = []
         self.accepted_losses: list[bool] = []

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.broker.admin_kit import World, ask_slowly
 from tests.unit.broker.kit import Asker
 
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.maintenance import MaintenanceHandlers
 from orbitmq.broker.live_config import LiveConfig
 from orbitmq.codes import ResponseCode
@@ -23,7 +24,7 @@ from orbitmq.wire.headers import CloneGroupOffsetRequest
 class Kept(World):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.live = LiveConfig(self.config, (self.store.config,), clock=self.clock)
+        self.live = LiveConfig(self.config, (self.store.config,), clock=self.clock, events=BrokerEvents())
         self.asker = Asker(self.routes())
 
     def routes(self) -> list[Route]:

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.broker.kit import Asker, message, open_store, safe_file
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
@@ -32,8 +33,12 @@ class World:
     def __init__(self, directory: Path, form: int) -> None:
         self.clock = ManualClock()
         self.config = BrokerConfig()
-        self.topics = TopicTable(self.config, self.clock, safe_file(directory, "topics.json"))
-        self.groups = GroupTable(self.config, self.clock, safe_file(directory, "groups.json"))
+        self.topics = TopicTable(
+            self.config, self.clock, safe_file(directory, "topics.json"), events=BrokerEvents()
+        )
+        self.groups = GroupTable(
+            self.config, self.clock, safe_file(directory, "groups.json"), events=BrokerEvents()
+        )
         self.offsets = ConsumerOffsets(self.config, self.clock, safe_file(directory, "offsets.json"))
         self.store = open_store(directory, self.clock)
         self.asker = Asker(

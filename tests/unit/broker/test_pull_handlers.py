@@ -13,6 +13,7 @@ import pytest
 from tests.unit.broker.admin_kit import TalkingConnection, World, talking
 
 from orbitmq.broker.delivery.pull_waiters import WaitingPull
+from orbitmq.broker.delivery.revocation import Revocation
 from orbitmq.broker.handlers.pull import PullHandlers
 from orbitmq.codes import Perm, PullFlag, ResponseCode, SerializeType
 from orbitmq.filter import compile_expression
@@ -68,9 +69,10 @@ class Puller:
             consumers=self.world.consumers,
             stats=self.world.stats,
             clock=self.world.clock,
+            events=self.world.events,
+            revocation=Revocation(lambda _frame, _connection: None),
             sql_filters=Sql(),
         )
-        self.world.arrivals.append(self.handlers.waiters.arrived)
         self.router = Router(self.handlers.routes())
         self.fake: TalkingConnection
         self.connection: Connection

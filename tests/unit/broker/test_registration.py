@@ -19,6 +19,7 @@ from tests.unit.broker.kit import safe_file
 
 from orbitmq.broker import registration
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_option
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.registration import Registration
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import ResponseCode
@@ -102,15 +103,15 @@ class World:
     def __init__(self, directory: Path, config: BrokerConfig) -> None:
         self.config = config
         self.masters: list[tuple[str, str]] = []
+        self.events = BrokerEvents()
         self.topics = TopicTable(
             config,
             ManualClock(),
             safe_file(directory, "topics.json"),
-            on_change=lambda topic: self.registration.topic_changed(topic),
+            self.events,
         )
-        self.registration = Registration(
-            config, self.topics, on_master=lambda master, ha: self.masters.append((master, ha))
-        )
+        self.registration = Registration(config, self.topics, self.events)
+        self.events.master_known.append(lambda master, ha: self.masters.append((master, ha)))
 
 
 @asynccontextmanager
@@ -367,7 +368,7 @@ def test_pauses_grow_up_to_the_period() -> None:
     config = BrokerConfig(register_period_ms=30_000)
 
     async def test() -> None:
-        one = Registration(config, topics=None)  # type: ignore[arg-type]  # wrong on purpose
+        one = Registration(config, None, BrokerEvents())  # type: ignore[arg-type]  # wrong on purpose
         link = registration._Link("h:1")
         pauses = []
         for failures in (1, 2, 3, 4, 5, 6, 50):

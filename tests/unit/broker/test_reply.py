@@ -11,8 +11,10 @@ import pytest
 from tests.unit.broker.kit import channel, door, open_store, peer, safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.reply import ReplyHandlers
 from orbitmq.broker.handlers.send_checks import SendChecks
+from orbitmq.broker.quotas import LimitsConfig
 from orbitmq.broker.tables.clients import ProducerTable
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import ResponseCode
@@ -34,7 +36,7 @@ class Bench:
         clock = ManualClock()
         config = BrokerConfig(broker_name="broker-a", **options)
         self.store = open_store(directory, clock)
-        topics = TopicTable(config, clock, safe_file(directory, "topics.json"))
+        topics = TopicTable(config, clock, safe_file(directory, "topics.json"), events=BrokerEvents())
         topics.load()
         producers = ProducerTable(config, clock)
         self.asker = peer(9)
@@ -48,7 +50,7 @@ class Bench:
             store_host=HOST,
             producers=producers,
             puts=puts,
-            checks=SendChecks(config, topics, puts.gate, clock),
+            checks=SendChecks(config, topics, puts.gate, clock, LimitsConfig(), BrokerEvents()),
             clock=clock,
         )
 

@@ -11,6 +11,7 @@ import pytest
 from tests.unit.broker.kit import Asker, door, open_store, safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.send_back import SendBackHandlers
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.groups import GroupTable
@@ -34,9 +35,9 @@ class Bench:
         clock = ManualClock()
         config = BrokerConfig(broker_name="broker-a", auto_create_groups=False, **options)
         self.store = open_store(directory, clock)
-        self.topics = TopicTable(config, clock, safe_file(directory, "topics.json"))
+        self.topics = TopicTable(config, clock, safe_file(directory, "topics.json"), events=BrokerEvents())
         self.topics.load()
-        self.groups = GroupTable(config, clock, safe_file(directory, "groups.json"))
+        self.groups = GroupTable(config, clock, safe_file(directory, "groups.json"), events=BrokerEvents())
         self.groups.load()
         self.groups.update(SubscriptionGroupConfig(group_name="G"))
         handlers = SendBackHandlers(

@@ -10,8 +10,10 @@ import pytest
 from tests.unit.broker.admin_kit import TalkingConnection, World, talking
 from tests.unit.broker.kit import door
 
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.send import SendHandlers
 from orbitmq.broker.handlers.send_checks import SendChecks
+from orbitmq.broker.quotas import LimitsConfig
 from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.model.group import SubscriptionGroupConfig
@@ -44,7 +46,9 @@ class Sender:
             groups=self.world.groups,
             stats=self.world.stats,
             puts=self.puts,
-            checks=SendChecks(self.world.config, self.world.topics, self.puts.gate, clock),
+            checks=SendChecks(
+                self.world.config, self.world.topics, self.puts.gate, clock, LimitsConfig(), BrokerEvents()
+            ),
             locks=QueueLocks(self.world.config, clock),
             store_host=HOST,
             unique_keys=UniqueKeys(
@@ -55,6 +59,8 @@ class Sender:
                 month_of=lambda _: (0, 1 << 62),
             ),
             clock=clock,
+            events=BrokerEvents(),
+            when_routed=lambda work: work(),
         )
         self.router = Router(self.handlers.routes())
         self.fake: TalkingConnection

@@ -12,6 +12,7 @@ from tests.golden import data
 from tests.unit.broker.kit import Asker, safe_file
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_option, change_role
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.sync import SyncHandlers, SyncSources
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
@@ -34,8 +35,12 @@ class World:
     def __init__(self, directory: Path, sources: SyncSources | None = None) -> None:
         clock = ManualClock()
         self.config = BrokerConfig(broker_name="broker-a", cluster_name="DefaultCluster")
-        self.topics = TopicTable(self.config, clock, safe_file(directory, "topics.json"))
-        self.groups = GroupTable(self.config, clock, safe_file(directory, "groups.json"))
+        self.topics = TopicTable(
+            self.config, clock, safe_file(directory, "topics.json"), events=BrokerEvents()
+        )
+        self.groups = GroupTable(
+            self.config, clock, safe_file(directory, "groups.json"), events=BrokerEvents()
+        )
         self.offsets = ConsumerOffsets(self.config, clock, safe_file(directory, "offsets.json"))
         self.asker = Asker(
             SyncHandlers(

@@ -13,6 +13,7 @@ from tests.golden import data
 from tests.unit.broker.kit import Asker, message, open_store, safe_file
 
 from orbitmq.broker.config import BrokerConfig, change_option
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.topics import TopicHandlers
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
@@ -44,19 +45,25 @@ class World:
         clock = ManualClock()
         self.config = BrokerConfig(broker_name="broker-a", cluster_name="DefaultCluster")
         self.told: list[TopicConfig] = []
+        events = BrokerEvents()
+        events.topic_changed.append(self.told.append)
         self.topics = TopicTable(
-            self.config, clock, safe_file(directory, "topics.json"), on_change=self.told.append
+            self.config,
+            clock,
+            safe_file(directory, "topics.json"),
+            events,
         )
         self.offsets = ConsumerOffsets(self.config, clock, safe_file(directory, "offsets.json"))
         self.store = open_store(directory, clock)
         self.deleted: list[str] = []
+        events.topic_deleted.append(self.deleted.append)
         self.asker = Asker(
             TopicHandlers(
                 config=self.config,
                 topics=self.topics,
                 offsets=self.offsets,
                 store=self.store,
-                on_deleted=self.deleted.append,
+                events=events,
             ).routes()
         )
 

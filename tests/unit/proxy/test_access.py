@@ -108,18 +108,16 @@ def _signed_calls(_folder: str) -> Access:
         assert resource is not None
         entries.append(Entry(resource, (Action.SUB,), Decision.ALLOW))
     table.store_policies(USER, Policies(tuple(entries)))
-    control = AccessControl(table, cluster="C")
-    control.facts = FACTS
+    control = AccessControl(table, FACTS)
     return SignedCalls(control, SignedDates("off", ManualClock()))
 
 
 def _listed_calls(folder: str) -> Access:
-    files = AclFiles(LocalFileSystem(), folder, cluster="C", clock=ManualClock())
+    files = AclFiles(LocalFileSystem(), folder, FACTS, clock=ManualClock())
     files.load()
     account: dict[str, object] = {"accessKey": USER, "secretKey": SECRET}
     account |= {"topicPerms": ["eve=SUB", "roll=SUB"], "groupPerms": ["eve=SUB", "pay=SUB"]}
     files.store_account(account)
-    files.facts = FACTS
     return ListedCalls(files, SignedDates("off", ManualClock()))
 
 

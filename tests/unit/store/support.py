@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.store.config import StoreConfig
-from orbitmq.store.message_store import MessageStore
+from orbitmq.store.message_store import MessageStore, StoreOwner
+from orbitmq.store.queues.extensions import Bitmap
 from orbitmq.store.types import Arrival, NewMessage, ReadStatus
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 from orbitmq.testing.manual_clock import ManualClock
@@ -38,7 +40,8 @@ def open_store(
     clock: ManualClock | None = None,
     *,
     store_host: bytes = HOST,
-    on_arrival: Arrival | None = None,
+    arrived: Sequence[Arrival] = (),
+    filter_bitmap: Bitmap | None = None,
     **changes: Any,
 ) -> MessageStore:
     """Opened, without a worker thread."""
@@ -47,7 +50,7 @@ def open_store(
         fs=fs,
         clock=clock or ManualClock(START_MS),
         store_host=store_host,
-        on_arrival=on_arrival,
+        owner=StoreOwner(arrived, filter_bitmap),
     )
     store.open()
     return store

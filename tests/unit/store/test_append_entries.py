@@ -301,7 +301,7 @@ def test_full_disk_refuses_the_row_and_leaves_nothing_of_it() -> None:
 
 def test_closed_store_refuses_and_arrival_is_told_once() -> None:
     arrived: list[tuple[str, int]] = []
-    store = begun(FaultyFileSystem(), on_arrival=lambda topic, queue_id: arrived.append((topic, queue_id)))
+    store = begun(FaultyFileSystem(), arrived=[lambda topic, queue_id: arrived.append((topic, queue_id))])
     arrived.clear()
     append_row(store, template(encode_batch(entries(4))))
     assert arrived == [(TOPIC, 1)]

@@ -147,7 +147,7 @@ def replicated(source: MessageStore, piece_bytes: int) -> tuple[MessageStore, li
     """A second store that got the first one's log in pieces."""
     arrived: list[tuple[str, int]] = []
     replica = open_store(
-        FaultyFileSystem(), on_arrival=lambda topic, queue_id: arrived.append((topic, queue_id))
+        FaultyFileSystem(), arrived=[lambda topic, queue_id: arrived.append((topic, queue_id))]
     )
     while replica.max_log_offset < source.max_log_offset:
         piece = source.log_range(replica.max_log_offset, piece_bytes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from orbitmq.broker.failover.mastership import Mastership
 from orbitmq.codes import ResponseCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import FlushMode
@@ -34,16 +35,26 @@ class Replication(Protocol):
 class AckGate:
     """Decides whether a reply is sent immediately, and if not, when."""
 
-    def __init__(self, store: MessageStore, replication: Replication | None = None) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        replication: Replication | None = None,
+        mastership: Mastership | None = None,
+    ) -> None:
+        """``mastership`` exists only with failover."""
         self._store = store
         self.replication = replication
         self.waiting_count = 0
         """Bulk appends whose acknowledgement is outstanding."""
-        self.is_master: Callable[[], bool] | None = None
+        self.is_master = None if mastership is None else mastership.holds
         """With failover: whether this broker is certainly still the master. Checked when a send is acknowledged
         because the process may have been suspended since the lease was last checked."""
         self.refusal = ""
         """With failover: why sends are refused now; empty when they are accepted."""
+
+    def refuse(self, reason: str) -> None:
+        """Refuse sends for this reason; empty accepts them again."""
+        self.refusal = reason
 
     @property
     def closed(self) -> str:

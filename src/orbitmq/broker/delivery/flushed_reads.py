@@ -9,11 +9,11 @@ immediately.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.held_arrivals import HeldArrivals
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import FlushMode
 
@@ -25,16 +25,16 @@ _RETRY_S: Final = 1.0
 
 
 class FlushedReads:
-    """Delays the store's arrival notifications until the messages are flushed."""
+    """Turns ``arrived`` into ``readable`` when the messages are flushed. The broker's own topics need not wait."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, wake: Callable[[str, int], None]) -> None:
-        """``wake`` is called for a queue with messages that have become readable."""
+    def __init__(self, config: BrokerConfig, store: MessageStore, events: BrokerEvents) -> None:
         self._config = config
         self._store = store
-        self._wake = wake
+        self._readable = events.readable
         self._held = HeldArrivals()
         self._waiting = False
         self._hides = False
+        events.arrived.append(self.arrived)
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Handle new messages in a queue. The role and the flush mode may have changed since the last call."""
@@ -42,10 +42,13 @@ class FlushedReads:
         if self._config.is_slave or store.flush_mode is not _SYNC:
             if self._hides:
                 self._show_all()
-            self._wake(topic, queue_id)
+            self._readable(topic, queue_id)
+            return
+        if topic in self._readable.of_topic:
+            self._readable(topic, queue_id)
             return
         self._hides = True
-        store.confirm_offset = store.flushed_offset
+        store.limit_reads(store.flushed_offset)
         self._held.add(topic, queue_id, store.max_log_offset)
         self._wait()
 
@@ -58,7 +61,8 @@ class FlushedReads:
         self._waiting = False
         if not self._hides:
             return
-        flushed = self._store.confirm_offset = self._store.flushed_offset
+        flushed = self._store.flushed_offset
+        self._store.limit_reads(flushed)
         ready = self._held.take(flushed)
         if self._held and done:
             self._wait()  # more messages arrived during the flush
@@ -66,7 +70,7 @@ class FlushedReads:
             self._waiting = True
             asyncio.get_running_loop().call_later(_RETRY_S, self._try_again)
         for topic, queue_id in ready:
-            self._wake(topic, queue_id)
+            self._readable(topic, queue_id)
 
     def _try_again(self) -> None:
         self._waiting = False
@@ -75,6 +79,6 @@ class FlushedReads:
 
     def _show_all(self) -> None:
         self._hides = False
-        self._store.confirm_offset = None
+        self._store.limit_reads(None)
         for topic, queue_id in self._held.take(self._store.max_log_offset):
-            self._wake(topic, queue_id)
+            self._readable(topic, queue_id)

@@ -17,7 +17,6 @@ it. Corresponds to Apache's HookUtils.handleScheduleMessage and the prepareMessa
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
@@ -27,7 +26,7 @@ from orbitmq.model.delay_levels import DelayLevels, parse_delay_level
 from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from orbitmq.record.codec import Record
 from orbitmq.record.properties import find_property, remove_property, set_properties, set_property
-from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.clock import Clock, ClockSteps
 from orbitmq.store.types import NewMessage
 
 __all__ = [
@@ -66,13 +65,11 @@ _DELAY_S, _DELAY_MS, _DELIVER_MS = TIMER_PROPERTIES
 class Parking:
     """Decides under which topic a message is stored first."""
 
-    def __init__(self, config: BrokerConfig, levels: DelayLevels, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, levels: DelayLevels, steps: ClockSteps, clock: Clock) -> None:
         self._config = config
-        self._levels = levels
+        self.levels = levels
+        self.steps = steps
         self._clock = clock
-        self.before_delay: Callable[[], None] | None = None
-        """Called before a message with a delay level is stored, because its due time is derived from its store
-        time."""
 
     def of_producer(self, message: NewMessage) -> NewMessage:
         """Returns a producer's message in the form to store. Raises ``BrokerError`` to refuse it."""
@@ -95,13 +92,12 @@ class Parking:
         return self._timed(message) or message
 
     def _delayed(self, message: NewMessage, level: int) -> NewMessage:
-        if self.before_delay is not None:
-            self.before_delay()
+        self.steps.look()  # the due time is derived from the store time
         # A level takes precedence over timer properties, which are removed so that the message is not delayed twice.
         properties = message.properties
         for name in TIMER_PROPERTIES:
             properties = remove_property(properties, name)
-        clamped = self._levels.clamp(level)
+        clamped = self.levels.clamp(level)
         if clamped != level:
             properties = set_property(properties, _DELAY, b"%d" % clamped)
         return _parked(message._replace(properties=properties), SCHEDULE_TOPIC, clamped - 1)

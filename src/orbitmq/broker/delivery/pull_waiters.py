@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from orbitmq.broker.delivery.revocation import Revocation
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.kernel import Filter
 from orbitmq.runtime.clock import Clock
 from orbitmq.transport.connection import Connection
@@ -56,8 +57,13 @@ Retry = Callable[[WaitingPull, bool], bool]
 class PullWaiters:
     """The pulls on hold, by queue."""
 
-    def __init__(self, retry: Retry, clock: Clock, *, limit: int = 100_000) -> None:
+    def __init__(
+        self, retry: Retry, clock: Clock, events: BrokerEvents, revocation: Revocation, *, limit: int
+    ) -> None:
         self._retry = retry
+        self._revocation = revocation
+        events.readable.of_any.append(self.arrived)
+        events.topic_deleted.append(self.topic_deleted)
         self._clock = clock
         self._limit = limit
         self._by_queue: dict[tuple[str, int], list[WaitingPull]] = {}
@@ -66,14 +72,13 @@ class PullWaiters:
         self._arrived: set[tuple[str, int]] = set()
         self._ticks = 0
         self.count = 0
-        self.revocation = Revocation()
 
     def park(self, waiting: WaitingPull) -> bool:
         """Hold a pull; returns False when too many are already on hold."""
         if self.count >= self._limit:
             return False
         key = (waiting.request.topic, waiting.request.queue_id)
-        waiting.granted = self.revocation.version
+        waiting.granted = self._revocation.version
         self._by_queue.setdefault(key, []).append(waiting)
         if len(self._deadlines) > _HEAP_SLACK + 2 * self.count:
             # Under load a pull is answered long before its deadline. Hundreds per second, each kept with its frame
@@ -117,10 +122,10 @@ class PullWaiters:
         return False
 
     def _is_revoked(self, waiting: WaitingPull) -> bool:
-        if waiting.granted == self.revocation.version:
+        if waiting.granted == self._revocation.version:
             return False
-        waiting.granted = self.revocation.version
-        return self.revocation.refuses(waiting.frame, waiting.connection)
+        waiting.granted = self._revocation.version
+        return self._revocation.refuses(waiting.frame, waiting.connection)
 
     def tick(self) -> None:
         """Answer the pulls whose time is over; called every ``TICK_S``."""

@@ -19,7 +19,7 @@ __all__ = ["Revocation"]
 class Revocation:
     """The version of users and policies, and the check of a request under a later version."""
 
-    def __init__(self, check: Callable[[Frame, Connection], None] | None = None) -> None:
+    def __init__(self, check: Callable[[Frame, Connection], None]) -> None:
         """``check`` raises ``BrokerError`` for a request that is no longer granted."""
         self.version = 0
         self._check = check
@@ -31,8 +31,7 @@ class Revocation:
     def refuses(self, frame: Frame, connection: Connection) -> bool:
         """Whether a request on hold is no longer granted. If so, it is answered with the error."""
         try:
-            if self._check is not None:
-                self._check(frame, connection)
+            self._check(frame, connection)
         except BrokerError as error:
             answer = refuse(frame, error.response_code, error.remark)
             if answer is not None:

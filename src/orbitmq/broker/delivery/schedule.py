@@ -21,13 +21,13 @@ from typing import Final
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.parking import unparked
 from orbitmq.broker.delivery.put import WritePath, is_safe
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.errors import RecordError
 from orbitmq.model.data_version import DataVersion
-from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from orbitmq.record.codec import decode_record
-from orbitmq.runtime.clock import Clock, ClockSteps
+from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.errors import StoreError, StoreUnavailable
@@ -57,22 +57,21 @@ class Schedule:
         *,
         config: BrokerConfig,
         store: MessageStore,
-        levels: DelayLevels,
         puts: WritePath,
         stats: BrokerStats,
         file: SafeFile,
         clock: Clock,
+        events: BrokerEvents,
     ) -> None:
         self._config = config
         self._store = store
-        self._levels = levels
+        self._levels = puts.parking.levels
         self._puts = puts
         self._stats = stats
         self._file = file
         self._clock = clock
-        self._steps = ClockSteps(clock, lambda: store.max_log_offset)
+        self._steps = puts.parking.steps
         self._began = clock.monotonic()
-        puts.parking.before_delay = self._steps.look
         self._cursors: dict[int, int] = {}
         self._version = DataVersion(timestamp_ms=clock.now_ms())
         self._moves = 0
@@ -83,6 +82,7 @@ class Schedule:
         self._heads: set[int] = set()
         """Queues whose next message is known and not yet due; messages that arrive later are due even later."""
         self._tasks: TaskOwner | None = None
+        events.readable.of_topic[SCHEDULE_TOPIC] = self._arrived
 
     # -- start and stop --------------------------------------------------------------------------------
 
@@ -170,8 +170,7 @@ class Schedule:
 
     # -- delivery --------------------------------------------------------------------------------------
 
-    def arrived(self, queue_id: int) -> None:
-        """Handle new messages in a queue of the schedule topic; called by the store."""
+    def _arrived(self, queue_id: int) -> None:
         if queue_id not in self._heads:
             self._wake.set()
 

@@ -157,6 +157,10 @@ class TimerLog:
         self.end = 0
         """Position of the next unit."""
 
+    def end_at(self, place: int) -> None:
+        """Write the next unit at ``place``, over what is there."""
+        self.end = place
+
     @property
     def exists(self) -> bool:
         return bool(self._starts())

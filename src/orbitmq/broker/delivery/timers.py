@@ -39,6 +39,7 @@ from orbitmq.broker.delivery.timer_files import (
     TimerUnit,
     TimerWheel,
 )
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.codes import Property
 from orbitmq.errors import CorruptionError, RecordError
 from orbitmq.model.names import TIMER_TOPIC
@@ -90,8 +91,10 @@ class Timers:
     puts: WritePath
     fs: FileSystem
     clock: Clock
+    events: BrokerEvents
 
     def __post_init__(self) -> None:
+        self.events.readable.of_topic[TIMER_TOPIC] = self._arrived
         path = self.store.config.path
         self._wheel = TimerWheel(self.fs, path("timerwheel"))
         self._log = TimerLog(self.fs, path("timerlog"), self.config.timer_log_file_bytes)
@@ -189,7 +192,7 @@ class Timers:
             for unit in self._log.units_from(self._log.end):
                 record = self._record(unit.log_offset, unit.size)
                 if record is None or record.topic != TIMER_TOPIC:
-                    self._log.end = unit.place
+                    self._log.end_at(unit.place)
                     break
                 self._queue_offset = max(self._queue_offset, record.queue_offset + 1)
                 slot = self._wheel.slot(unit.second)
@@ -324,8 +327,7 @@ class Timers:
 
     # -- work ------------------------------------------------------------------------------------------
 
-    def arrived(self, _queue_id: int) -> None:
-        """Handle new messages in the timer queue; called by the store."""
+    def _arrived(self, _queue_id: int) -> None:
         self._wake.set()
 
     def look_again(self) -> None:

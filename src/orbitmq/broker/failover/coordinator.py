@@ -27,37 +27,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole, split_addresses
+from orbitmq.broker.config import MASTER_ID, BrokerConfig, BrokerRole
 from orbitmq.broker.delivery.durability import AckGate
-from orbitmq.broker.failover.etcd import Compare, EtcdClient, EtcdError, Put
+from orbitmq.broker.events import BrokerEvents
+from orbitmq.broker.failover.etcd import Compare, EtcdError, Put
 from orbitmq.broker.failover.group_view import Seen, read_group
-from orbitmq.broker.failover.in_sync import InSyncSet
-from orbitmq.broker.failover.own_state import OwnState
-from orbitmq.broker.failover.safe_end import LOOK_S, SafeEnd
+from orbitmq.broker.failover.parts import FailoverParts
+from orbitmq.broker.failover.safe_end import LOOK_S
 from orbitmq.broker.failover.state import (
     Acknowledged,
     GroupState,
     Master,
     Member,
     StateError,
-    acknowledged_loss,
     cut_point,
     rank,
 )
-from orbitmq.broker.replication.slave import Membership
-from orbitmq.broker.replication.stream import encode_greeting
 from orbitmq.broker.roles import RoleSwitch
 from orbitmq.errors import OrbitError, ServerError
-from orbitmq.runtime.safe_file import SafeFile
 from orbitmq.runtime.tasks import TaskOwner, every
-from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import FlushMode
 from orbitmq.transport.client import split_address
 
 __all__ = ["Failover"]
@@ -80,49 +73,35 @@ _TABLES_S: Final = 4.0
 _TABLES_LOOK_S: Final = 0.005
 
 
-class _Aligned(msgspec.Struct, frozen=True):
-    """The master that our log was aligned with."""
-
-    epoch: int
-    begun_at: int
-    """Log offset at which its epoch began. Everything acknowledged earlier is below it."""
-    flushes: bool
-    """Whether it acknowledges only flushed messages."""
-
-
 class Failover:
     """This broker's part in the election."""
 
     def __init__(
         self,
-        *,
         config: BrokerConfig,
         store: MessageStore,
+        parts: FailoverParts,
         roles: RoleSwitch,
         gate: AckGate,
-        in_sync: InSyncSet,
-        file: SafeFile,
-        on_elected: Callable[[int], None],
+        events: BrokerEvents,
     ) -> None:
-        """``file`` stores the newest epoch that our log is part of. ``on_elected`` is called with the epoch after an
-        election and before sends are accepted. Raises ``ConfigError``, ``CorruptionError``, ``OSError``."""
         self._config = config
         self._store = store
         self._roles = roles
         self._gate = gate
-        self._file = file
+        self._events = events
         self._own = config.broker_id
-        self._prefix = f"/orbitmq/failover/{config.failover_group or default_group(config)}/"
+        self._etcd = parts.etcd
+        self._prefix = parts.prefix
+        self.in_sync = parts.in_sync
+        self._mastership = parts.mastership
+        self._alignment = parts.alignment
+        self._own_state = parts.alignment.own_state
+        self._safe_end = parts.alignment.safe_end
         self._ttl_s = float(config.lease_ttl_s)
-        self._etcd = EtcdClient(
-            split_addresses(config.etcd_endpoints.replace(",", ";")),
-            timeout_s=max(0.3, config.lease_ttl_s / 4),
-            ca_file=config.etcd_ca_file,
-            cert=(config.etcd_cert_file, config.etcd_key_file) if config.etcd_cert_file else None,
-        )
         self._tasks = TaskOwner("failover", watched=True)
         self._lease = 0
-        self._renew_at = self._held_until = 0.0
+        self._renew_at = 0.0
         self._fence_timer: asyncio.TimerHandle | None = None
         self._pause_s = 0.0
         """Time until the next round."""
@@ -137,28 +116,16 @@ class Failover:
         self._proposed_revision = -1
         self._accepts_loss = False
         """Whether an operator wants this broker elected regardless of what its log lacks."""
-        self._aligning = _Aligned(0, 0, False)
-        self._announced_end = -1
-        """Last safe end received from the master we follow; -1 before the first."""
-        self._seen: Seen | None = None
         self._wake = asyncio.Event()
         """Starts the next round immediately."""
-        self._problem = ""
-        recovery = store.recovery
-        self._own_state = OwnState(
-            file, is_empty=store.max_log_offset == 0, was_clean=recovery is None or recovery.clean
-        )
-        self._safe_end = SafeEnd(file.fs, f"{file.path}.safe", store, self._etcd, self._prefix)
-        self.in_sync = in_sync
-        self.acting = False
+        self.problem = ""
+        """Why failover cannot work now; empty when it can."""
+        events.master_lost.append(self._wake.set)
+
+    @property
+    def acting(self) -> bool:
         """Whether this broker is the master."""
-        self._on_elected = on_elected
-        roles.replicas.epoch = 0
-        roles.replicas.acks.in_sync = in_sync
-        roles.before_following = self._align
-        roles.when_agreed = self._aligned
-        roles.follower.on_lost = self._wake.set
-        gate.is_master = self.holds
+        return self._mastership.acting
 
     @property
     def epoch(self) -> int:
@@ -212,19 +179,20 @@ class Failover:
 
     def _log_problem(self, text: str) -> None:
         """Log the reason once per outage, and the recovery once."""
-        if bool(text) != bool(self._problem):
+        if bool(text) != bool(self.problem):
             if text:
                 logger.warning("failover unavailable reason=%s", text)
             else:
                 logger.info("failover available again")
-        self._problem = text
+        self.problem = text
 
     # -- observing the group ---------------------------------------------------------------------------
 
     async def look(self) -> None:
         """Run one round. Raises ``EtcdError``, ``StateError``, ``StoreError``."""
         await self._renew()
-        seen = self._seen = await self._read()
+        seen = await self._read()
+        self._alignment.take(seen)
         self.ineligible = False
         if self.acting:
             await self._lead(seen)
@@ -237,7 +205,7 @@ class Failover:
             if await self._end_lease_of_dead(seen):
                 self._pause_s = 0.0
             elif seen.master is not None and seen.master.member != self._own:
-                self._note_whole()
+                self._alignment.note_whole()
                 self._roles.follow(seen.master.address, seen.master.ha_address)
 
     async def _end_lease_of_dead(self, seen: Seen) -> bool:
@@ -280,7 +248,7 @@ class Failover:
 
     def holds(self) -> bool:
         """Whether this broker is master and no other broker can be."""
-        return self.acting and asyncio.get_running_loop().time() < self._held_until
+        return self._mastership.holds()
 
     async def _renew(self) -> None:
         loop = asyncio.get_running_loop()
@@ -303,7 +271,7 @@ class Failover:
     def _renewed(self, began: float, ttl_s: int) -> None:
         self._ttl_s = float(ttl_s)
         self._renew_at = began + ttl_s / 3
-        self._held_until = began + ttl_s * 0.75
+        self._mastership.extend(began + ttl_s * 0.75)
         self._watch_lease()
 
     def _watch_lease(self) -> None:
@@ -312,7 +280,7 @@ class Failover:
             self._fence_timer = None
         if self.acting:
             loop = asyncio.get_running_loop()
-            self._fence_timer = loop.call_at(self._held_until, self._lease_may_be_over)
+            self._fence_timer = loop.call_at(self._mastership.held_until, self._lease_may_be_over)
 
     def _lease_may_be_over(self) -> None:
         self._fence_timer = None
@@ -339,7 +307,7 @@ class Failover:
         if state is None or master is None or state.master != self._own or state.epoch != master.epoch:
             raise StateError(f"we hold the key of epoch {master and master.epoch}, but the state is {state}")
         loop = asyncio.get_running_loop()
-        if loop.time() >= self._held_until or loop.time() < self._abstain_until:
+        if loop.time() >= self._mastership.held_until or loop.time() < self._abstain_until:
             return
         begun_at = state.history[-1].log_offset if state.history else 0
         if self._store.max_log_offset < begun_at:
@@ -352,17 +320,10 @@ class Failover:
             self._pause_s = 0.0
             return
         await self._roles.freeze()
-        flushes = self._store.flush_mode is FlushMode.SYNC
-        if flushes:
-            await self._flush_log()
-        self._own_state.enter(state.epoch, exposed=not flushes)
-        self._own_state.made_whole()
-        self._safe_end.noted = seen.acknowledged_end
-        self._safe_end.cut(self._store.max_log_offset)
+        await self._alignment.lead(state.epoch, seen.acknowledged_end)
         self._vacant_since = None
-        self._roles.replicas.epoch = state.epoch
         self.in_sync.begin(state.in_sync, begun_at, loop.time())
-        self.acting = True
+        self._mastership.begin(state.epoch)
         self._watch_lease()
         logger.info(
             "elected epoch=%d log_offset=%d in_sync=%s",
@@ -373,7 +334,7 @@ class Failover:
         self._check_minimum()
         # This uses the version of the table as copied, so it must run before the version changes.
         self._roles.adopt_topics()
-        self._on_elected(state.epoch)
+        self._events.elected(state.epoch)
         await self._roles.change(BrokerRole[self._config.failover_role], MASTER_ID)
         if not self.acting:
             await self._demote()
@@ -425,8 +386,9 @@ class Failover:
         if not self._config.all_in_sync_acknowledge:
             return
         self._safe_end.keep()
-        if self._seen is not None and self.holds() and self._is_ours(self._seen):
-            await self._safe_end.note(self._seen, self.epoch, asyncio.get_running_loop().time())
+        seen = self._alignment.seen
+        if seen is not None and self.holds() and self._is_ours(seen):
+            await self._safe_end.note(seen, self.epoch, asyncio.get_running_loop().time())
 
     def _check_minimum(self) -> None:
         """Refuse sends while too few members are in sync (``minInSyncReplicas``)."""
@@ -435,19 +397,19 @@ class Failover:
         if self.acting and len(self.in_sync.members) < minimum:
             refusal = f"the in-sync replicas are not enough: {len(self.in_sync.members)} of {minimum}"
         if refusal != self._gate.refusal:
-            self._gate.refusal = refusal
+            self._gate.refuse(refusal)
             if self.acting:
-                self._roles.changed()
+                self._events.announcement_changed()
 
     def _fence(self) -> None:
         """Stop acting as master without waiting for anything."""
-        self._roles.replicas.epoch = 0
-        if self.acting:
-            self.acting = False
+        was_acting = self.acting
+        self._mastership.end()
+        if was_acting:
             self._watch_lease()
             self._roles.fence(self._own)
             self.in_sync.end()
-            self._gate.refusal = ""
+            self._gate.refuse("")
 
     async def _demote(self) -> None:
         self._fence()
@@ -480,7 +442,7 @@ class Failover:
             return
         await self._roles.freeze()
         # An emptied store, or one that is too old, has nothing in common with the set's log.
-        has_part = state is None or (self.epoch >= 1 and self._cut(state))
+        has_part = state is None or (self.epoch >= 1 and self._alignment.cut(state))
         if state is not None and has_part:
             self._own_state.cut_to(state.epoch)
         key = seen.members.get(self._own)
@@ -585,97 +547,6 @@ class Failover:
         self._vacant_since = None
         self._log_problem(f"there is no master, and this broker may not become it: {reason}")
 
-    # -- slave -----------------------------------------------------------------------------------------
-
-    def _align(self) -> None:
-        """Before following, truncate what the history says is not in the master's log. Where the history does not
-        reach, the record comparison that follows decides."""
-        seen = self._seen
-        state = seen.state if seen is not None else None
-        if seen is None or state is None:
-            raise StateError("the state of the group is not known yet")
-        self._cut(state)
-        begun_at = state.history[-1].log_offset if state.history else 0
-        self._aligning = _Aligned(state.epoch, begun_at, self._flushes(seen))
-
-    def _flushes(self, seen: Seen) -> bool:
-        """Whether the master acknowledges only flushed messages. If it publishes no flush mode, ours is assumed."""
-        published = "" if seen.master is None else seen.master.flush
-        return (published or self._store.flush_mode.value) == FlushMode.SYNC.value
-
-    async def _aligned(self) -> None:
-        aligned = self._aligning
-        await self._roles.copy_tables()
-        if aligned.flushes:
-            await self._flush_log()
-        self._own_state.enter(aligned.epoch, exposed=not aligned.flushes)
-        self._announced_end = -1
-        self._roles.follower.member = Membership(
-            encode_greeting(self._own, aligned.epoch), self._safe_end_announced, aligned.flushes
-        )
-
-    def _safe_end_announced(self, log_offset: int) -> None:
-        """Called with the master's safe end: the whole set has the log up to here."""
-        self._announced_end = log_offset
-        self.in_sync.safe_end_announced(log_offset)
-
-    def _note_whole(self) -> None:
-        """Clear the doubt once we have caught up. Everything acknowledged before the master's epoch is below its
-        first offset, and everything acknowledged since is below the safe end that the master sends."""
-        end = self._store.max_log_offset
-        if not (0 <= self._announced_end <= end and self._aligning.begun_at <= end):
-            return
-        self._safe_end.cut(end)
-        if self.in_doubt:
-            logger.info("log no longer in doubt log_offset=%d", end)
-            self._own_state.made_whole()
-
-    async def _flush_log(self) -> None:
-        """Raises ``StoreUnavailable`` when the flush fails."""
-        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._store.when_flushed(
-            self._store.max_log_offset, lambda done: None if flushed.done() else flushed.set_result(done)
-        )
-        if not await flushed:
-            raise StoreUnavailable("the log could not be flushed before following or leading")
-
-    def _cut(self, state: GroupState) -> bool:
-        """Truncate our log to its common prefix with the newest; False when the history does not reach back."""
-        if self.epoch == state.epoch:
-            return True
-        end = cut_point(state, self.epoch)
-        if end is None:
-            return False
-        if end < self._store.max_log_offset:
-            self._keep_acknowledged(state, end)
-            logger.warning(
-                "log cut back to what the group acknowledged log_offset=%d lost_bytes=%d epoch=%d of=%d",
-                end,
-                self._store.max_log_offset - end,
-                self.epoch,
-                state.epoch,
-            )
-            self._store.truncate(end)
-            self._store.confirm_offset = min(self._store.confirm_offset, end)
-            self._safe_end.cut(end)
-        return True
-
-    def _keep_acknowledged(self, state: GroupState, end: int) -> None:
-        """Refuse to truncate bytes that the whole in-sync set has acknowledged, because ours may be the only copy.
-        Raises ``StateError``."""
-        log_end, config = self._store.max_log_offset, self._config
-        lost = acknowledged_loss(state, self.epoch, log_end)
-        safe_end = max(self._store.confirm_offset, self._safe_end.kept)
-        if lost is None and config.all_in_sync_acknowledge and safe_end > end:
-            lost = (end, min(log_end, safe_end))
-        if lost is None or config.cut_differing_log:
-            return
-        raise StateError(
-            f"the group elected a master without our log from offset {lost[0]} to {lost[1]}, which holds messages "
-            "that were, or may have been, acknowledged; following it would cut them off. Save them first "
-            "(orbitmq store dump), then set haTruncateSlave=true"
-        )
-
     # -- requests --------------------------------------------------------------------------------------
 
     async def tables_copied(self) -> None:
@@ -695,7 +566,8 @@ class Failover:
     async def change_role(self, role: BrokerRole, broker_id: int, *, accept_loss: bool = False) -> None:
         """Carry out an operator's role change through etcd. With ``accept_loss`` this broker is elected even if its
         log may lack acknowledged messages. Raises ``ServerError`` with the reason when the change is impossible."""
-        if self._seen is None or self._seen.state is None:
+        seen = self._alignment.seen
+        if seen is None or seen.state is None:
             raise ServerError("failover is on and etcd has not answered yet, so no role can change")
         if role is BrokerRole.SLAVE:
             if broker_id != self._own:
@@ -766,7 +638,7 @@ class Failover:
             await self._until_serving()
         except TimeoutError:
             raise ServerError(
-                f"this broker was not elected in time: {self._problem or 'see its log'}"
+                f"this broker was not elected in time: {self.problem or 'see its log'}"
             ) from None
         finally:
             self._accepts_loss = self._eager = False
@@ -794,7 +666,3 @@ async def _refuses(address: str) -> bool:
         return False
     transport.abort()
     return False
-
-
-def default_group(config: BrokerConfig) -> str:
-    return f"{config.cluster_name}/{config.broker_name}"

@@ -15,10 +15,11 @@ when etcd lists it as a member, it has everything acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.held_arrivals import HeldArrivals
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.replication.master import SlaveLink
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import FlushMode
@@ -33,15 +34,16 @@ class InSyncSet:
         self,
         config: BrokerConfig,
         store: MessageStore,
-        links: Callable[[], Sequence[SlaveLink]],
-        wake: Callable[[str, int], None],
+        links: Sequence[SlaveLink],
+        events: BrokerEvents,
     ) -> None:
-        """``wake`` is called for each queue with messages that have become readable."""
+        """``links`` are the connected slaves."""
         self._config = config
         self._store = store
         self._links = links
-        self._wake = wake
-        store.confirm_offset = 0
+        self._readable = events.readable
+        store.limit_reads(0)
+        events.arrived.append(self._arrived)
         self._own = config.broker_id
         self._proposed: frozenset[int] | None = None
         self._reached_at: dict[int, float] = {}
@@ -90,7 +92,7 @@ class InSyncSet:
     def safe_end(self) -> int:
         """Returns the offset up to which all required members have the log; -1 when one is missing."""
         ends: dict[int, int] = {}
-        for link in self._links():
+        for link in self._links:
             if link.member:
                 ends[link.member] = max(ends.get(link.member, -1), link.acknowledged)
         safe = self._store.max_log_offset
@@ -137,17 +139,17 @@ class InSyncSet:
 
     def _show(self, log_offset: int) -> None:
         """Let consumers read up to ``log_offset``."""
-        self._store.confirm_offset = log_offset
+        self._store.limit_reads(log_offset)
         for key in self._held.take(log_offset):
-            self._wake(*key)
+            self._readable(*key)
 
-    def arrived(self, topic: str, queue_id: int) -> None:
-        """Called when a queue receives messages. Wakes its readers once the messages are readable."""
+    def _arrived(self, topic: str, queue_id: int) -> None:
+        """Wake the readers of a queue with new messages once they are readable."""
         end = self._store.max_log_offset
         if len(self._counted) == 1:
             self.progressed()
         if end <= self._store.confirm_offset:
-            self._wake(topic, queue_id)
+            self._readable(topic, queue_id)
             return
         self._held.add(topic, queue_id, end)
 
@@ -160,7 +162,7 @@ class InSyncSet:
         end = self._store.max_log_offset
         wanted = {self._own}
         linked: set[int] = set()
-        for link in self._links():
+        for link in self._links:
             if not link.member or link.acknowledged < 0:
                 continue
             linked.add(link.member)

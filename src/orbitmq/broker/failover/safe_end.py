@@ -51,6 +51,11 @@ class SafeEnd:
         self.kept = self._load()
         """The end stored in the file; 0 when it is missing or damaged."""
 
+    def begin(self, noted: int, log_end: int) -> None:
+        """Start as master: etcd has ``noted``, and our log ends at ``log_end``."""
+        self.noted = noted
+        self.cut(log_end)
+
     def keep(self) -> None:
         """Write the safe end to the file, if it has grown."""
         if self._store.confirm_offset > self.kept:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,10 +73,12 @@ class ClientHandlers:
     groups: GroupTable
     consumers: ConsumerTable
     producers: ProducerTable
-    compile_filter: Callable[[str, str], object] | None = None
+    compile_filter: Callable[[str, str], object]
     """``compile_filter(expression_type, expression)`` raises ``SubscriptionParseFailed``."""
     signer_of: Callable[[Frame], str] = lambda _frame: ""
     """Returns the name of the user who signed a request."""
+    known_elsewhere: Sequence[Callable[[], Awaitable[None]]] = ()
+    """Each waits, up to a limit, until others know the topics created so far."""
 
     def routes(self) -> list[Route]:
         return [
@@ -150,9 +152,9 @@ class ClientHandlers:
             raise taken.refusal
         header = HeartBeatResponse(supports_heart_beat_v2=True, subscription_changed=taken.changed)
         reply = Reply(header=header)
-        if len(self.topics.configs) == taken.topics_before or self.topics.registered is None:
+        if len(self.topics.configs) == taken.topics_before or not self.known_elsewhere:
             return reply
-        return _after(self.topics.registered(), reply)
+        return _after(self.known_elsewhere, reply)
 
     def _register_consumer(
         self, consumer: ConsumerData, channel: ClientChannel, fingerprint: int, *, without_sub: bool
@@ -213,7 +215,7 @@ class ClientHandlers:
         subscription = CheckClientConfig.decode(call.body).subscription_data
         if subscription is None or subscription.is_tag_type:
             return Reply()
-        if not self.config.property_filter_enabled or self.compile_filter is None:
+        if not self.config.property_filter_enabled:
             raise ServerError(
                 f"filtering by {subscription.expression_type} is disabled on this broker (enablePropertyFilter)"
             )
@@ -238,8 +240,9 @@ def _check_name(what: str, name: str) -> None:
         raise InvalidParameter(f"the {what} has {len(name):,} characters; the limit is {_NAME_CHARS_MAX}")
 
 
-async def _after(registered: Awaitable[None], reply: Reply) -> Reply:
-    await registered
+async def _after(waits: Sequence[Callable[[], Awaitable[None]]], reply: Reply) -> Reply:
+    for wait in waits:
+        await wait()
     return reply
 
 

@@ -67,16 +67,16 @@ class ResetHandlers:
         offsets: ConsumerOffsets,
         consumers: ConsumerTable,
         store: MessageStore,
-        wake: Callable[[str, int], None] | None = None,
+        readable: Callable[[str, int], None],
     ) -> None:
-        """``wake(topic, queue_id)`` retries waiting pulls, so that they see the reset immediately."""
+        """``readable`` is called for each queue, so that waiting requests see the reset immediately."""
         self._config = config
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._consumers = consumers
         self._store = store
-        self._wake = wake
+        self._readable = readable
 
     def routes(self) -> list[Route]:
         return [Route(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset, ResetOffsetRequest)]
@@ -126,8 +126,7 @@ class ResetHandlers:
             raise ServerError(f"topic {topic} has no queues to reset")
         for index, offset in chosen.items():
             self._offsets.assign_reset(group, topic, index, offset)
-            if self._wake is not None:
-                self._wake(topic, index)
+            self._readable(topic, index)
         logger.info("offset reset topic=%s group=%s offsets=%s", topic, group, chosen)
         return ObjectMap((self._queue(topic, index), offset) for index, offset in chosen.items())
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.errors import InvalidParameter, ServerError, SubscriptionGroupNotExist
@@ -47,14 +48,15 @@ class GroupHandlers:
         *,
         groups: GroupTable,
         offsets: ConsumerOffsets,
-        on_deleted: Callable[[str], None] | None = None,
+        events: BrokerEvents,
+        known_elsewhere: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        """``on_deleted`` is called with the name of every deleted group, so that other parts can drop its state."""
+        """Each of ``known_elsewhere`` waits, up to a limit, until others know the last change: with failover the
+        members of the group."""
         self._groups = groups
         self._offsets = offsets
-        self._on_deleted = on_deleted
-        self.copied: Callable[[], Awaitable[None]] | None = None
-        """Waits until the members of the failover group have the last change."""
+        self._deleted = events.group_deleted
+        self._known_elsewhere = known_elsewhere
 
     def routes(self) -> list[Route]:
         return [
@@ -74,12 +76,12 @@ class GroupHandlers:
             if not decode_body(_GroupName, call.body).group_name:
                 raise InvalidParameter("the group name is blank")
             self._apply([decode_body(SubscriptionGroupConfig, call.body)], call.peer.remote_text)
-        return Reply() if self.copied is None else _when(self.copied())
+        return _after(self._known_elsewhere) if self._known_elsewhere else Reply()
 
     def update_groups(self, call: Call[Empty]) -> Reply | Awaitable[Reply]:
         """Apply all changes or none."""
         self._apply(SubscriptionGroupList.decode(call.body).group_config_list, call.peer.remote_text)
-        return Reply() if self.copied is None else _when(self.copied())
+        return _after(self._known_elsewhere) if self._known_elsewhere else Reply()
 
     def _apply(self, configs: Sequence[SubscriptionGroupConfig], caller: str) -> None:
         for config in configs:
@@ -108,8 +110,7 @@ class GroupHandlers:
         self._groups.delete(group)
         if call.header.drops_offsets:
             self._offsets.remove_group(group)
-        if self._on_deleted is not None:
-            self._on_deleted(group)
+        self._deleted(group)
         return Reply()
 
     def group_config(self, call: Call[GetSubscriptiongroupConfigRequest]) -> Reply:
@@ -129,6 +130,7 @@ class GroupHandlers:
         return Reply(body=answer.encode())
 
 
-async def _when(copied: Awaitable[None]) -> Reply:
-    await copied
+async def _after(waits: Sequence[Callable[[], Awaitable[None]]]) -> Reply:
+    for wait in waits:
+        await wait()
     return Reply()

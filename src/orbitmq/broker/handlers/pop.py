@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from orbitmq.broker.delivery.revocation import Revocation
 from orbitmq.broker.pop.receipts import (
     ORDERED_QUEUE_ID,
     RETRY_TOPIC_V1,
@@ -129,6 +130,7 @@ class PopHandlers:
     service: PopService
     consumers: ConsumerTable
     sql_filters: SqlFilters
+    revocation: Revocation
 
     def __post_init__(self) -> None:
         self.config = self.service.config
@@ -138,16 +140,20 @@ class PopHandlers:
         self.clock = self.service.clock
         self.waiters = PopWaiters(
             self._retry_pop,
+            self.revocation,
             limit=self.config.pop_polling_max,
             limit_of_place=lambda: self.config.pop_polling_per_key,
         )
         self.notified = PopWaiters(
             self._retry_notification,
+            self.revocation,
             limit=self.config.pop_polling_max,
             limit_of_place=lambda: self.config.pop_polling_per_key,
         )
-        self.service.changed = self._changed
         self.guard: Guard | None = None
+        self.service.events.readable.of_any.append(self._arrived)
+        self.service.events.uncovered.append(self._uncovered)
+        self.service.events.deliveries_stopping.append(self.release_all)
         self._releasing = False
         self._learnt: dict[tuple[str, str, str | None, str | None], int] = {}
 
@@ -169,14 +175,13 @@ class PopHandlers:
         self.guard = guard
         return {RequestCode.POP_MESSAGE: self.pops, RequestCode.ACK_MESSAGE: self.acks}
 
-    def arrived(self, topic: str, queue_id: int) -> None:
-        """Called by the store when a queue receives messages."""
+    def _arrived(self, topic: str, queue_id: int) -> None:
         if self.waiters.count:
             self.waiters.arrived(topic, queue_id)
         if self.notified.count:
             self.notified.arrived(topic, queue_id)
 
-    def _changed(self, topic: str, group: str, queue_id: int) -> None:
+    def _uncovered(self, topic: str, group: str, queue_id: int) -> None:
         self.waiters.wake(topic, group, queue_id)
         self.notified.wake(topic, group, queue_id)
 

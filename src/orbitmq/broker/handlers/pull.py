@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.broker.delivery.pull_waiters import PullWaiters, WaitingPull
+from orbitmq.broker.delivery.revocation import Revocation
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.clients import ConsumerTable
 from orbitmq.broker.tables.groups import GroupTable
@@ -34,7 +36,7 @@ from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
 from orbitmq.model.topic import TopicConfig
 from orbitmq.requests import RequestCode
-from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
+from orbitmq.runtime.clock import Clock
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import ReadResult, ReadStatus
 from orbitmq.transport.connection import Connection
@@ -100,11 +102,15 @@ class PullHandlers:
     offsets: ConsumerOffsets
     consumers: ConsumerTable
     stats: BrokerStats
-    clock: Clock = SYSTEM_CLOCK
-    sql_filters: SqlFilters | None = None
+    clock: Clock
+    events: BrokerEvents
+    revocation: Revocation
+    sql_filters: SqlFilters
 
     def __post_init__(self) -> None:
-        self.waiters = PullWaiters(self._retry, self.clock, limit=self.config.pull_queue_capacity)
+        self.waiters = PullWaiters(
+            self._retry, self.clock, self.events, self.revocation, limit=self.config.pull_queue_capacity
+        )
 
     def routes(self) -> list[RawRoute]:
         return [
@@ -182,7 +188,7 @@ class PullHandlers:
             if subscription.sub_string == ALL_TAGS or subscription.class_filter_mode:
                 return None
             return _tag_filter(subscription.code_set)
-        if self.sql_filters is None or not self.config.property_filter_enabled:
+        if not self.config.property_filter_enabled:
             raise ServerError(
                 "The broker does not support consumer to filter message by " + subscription.expression_type
             )

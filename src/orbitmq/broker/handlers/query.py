@@ -5,7 +5,6 @@ Follows Apache's QueryMessageProcessor and the queue part of AdminBrokerProcesso
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from orbitmq.broker.tables.clients import ConsumerTable
@@ -44,13 +43,10 @@ class QueryHandlers:
         store: MessageStore,
         store_config: StoreConfig,
         consumers: ConsumerTable,
-        filter_text: Callable[[str, str], str] | None = None,
     ) -> None:
-        """``filter_text(topic, group)`` describes a group's SQL filter for people."""
         self._store = store
         self._store_config = store_config
         self._consumers = consumers
-        self._filter_text = filter_text
 
     def routes(self) -> list[Route]:
         return [
@@ -110,7 +106,7 @@ class QueryHandlers:
             if subscription is None:
                 filter_data = f"group {group} has no subscription of topic {topic} now"
             else:
-                filter_data = "null" if self._filter_text is None else self._filter_text(topic, group)
+                filter_data = "null"
         units = store.units(topic, queue_id, header.index, min(header.count, _UNITS_MAX))
         if not units and not low <= header.index < store.max_offset(topic, queue_id):
             return Reply(remark=f"queue {queue_id} of topic {topic} has no message {header.index}")

@@ -24,6 +24,7 @@ import msgspec
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import WritePath
 from orbitmq.broker.delivery.stored_sends import StoredSends
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.recall import recall_handle
 from orbitmq.broker.handlers.send_checks import NOT_A_MASTER, SendChecks
 from orbitmq.broker.statistics.stats import BrokerStats
@@ -142,7 +143,8 @@ class SendHandlers:
     checks: SendChecks
     unique_keys: UniqueKeys
     clock: Clock
-    when_routed: Callable[[Callable[[], None]], None] | None = None
+    events: BrokerEvents
+    when_routed: Callable[[Callable[[], None]], None]
     """Calls back once the name servers know the topics created so far, or after a second."""
 
     def __post_init__(self) -> None:
@@ -153,10 +155,11 @@ class SendHandlers:
         self._turn_planned = False
         self._is_turn_end = False
         """Whether the append runs outside a socket read, which is timed as a whole."""
-        self.options_changed()
+        self._prepare()
+        self.events.options_changed.append(lambda _keys: self._prepare())
 
-    def options_changed(self) -> None:
-        """Rebuild the values that depend on options."""
+    def _prepare(self) -> None:
+        """Build the values that depend on options."""
         config = self.config
         self._added = encode_properties(
             {
@@ -204,7 +207,7 @@ class SendHandlers:
                 connection, fields, frame.body, is_system=self.topics.is_system(fields.topic)
             )
         answers: _Answers = connection
-        if is_new and self.when_routed is not None:
+        if is_new:
             answers = _RoutedAnswers(connection, self.when_routed)
         is_batch = fields.batch or frame.code == _BATCH
         properties, unique_key, waits, asks = (

@@ -12,7 +12,8 @@ from typing import Final, Protocol
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.durability import AckGate
 from orbitmq.broker.delivery.put import PENDING_ACKS_MAX
-from orbitmq.broker.quotas import Quotas
+from orbitmq.broker.events import BrokerEvents
+from orbitmq.broker.quotas import LimitsConfig, Quotas
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.errors import (
     InvalidParameter,
@@ -36,6 +37,8 @@ __all__ = ["FAQ", "NOT_A_MASTER", "SendChecks"]
 
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 NOT_A_MASTER: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+_QUOTA: Final = "quota"
+"""The keys of all options about quotas begin with this."""
 _STALL_MS: Final = 1_000
 """An append this slow means that the disk cannot keep up (Apache: osPageCacheBusyTimeOutMills)."""
 
@@ -63,7 +66,15 @@ class _Peer(Protocol):
 class SendChecks:
     """Checks sends. Nothing of a refused send is stored."""
 
-    def __init__(self, config: BrokerConfig, topics: TopicTable, gate: AckGate, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        gate: AckGate,
+        clock: Clock,
+        limits: LimitsConfig,
+        events: BrokerEvents,
+    ) -> None:
         self._config = config
         self._topics = topics
         self._gate = gate
@@ -71,8 +82,16 @@ class SendChecks:
         self._stalled = ""
         """Why sends that waited for a stalled append are refused; empty when none are."""
         self._stalled_by: Collection[object] = ()
+        self._quotas = Quotas(limits, clock.monotonic)
         self.quotas: Quotas | None = None
         """Set while there are any quotas."""
+        self._options_changed(frozenset({_QUOTA}))
+        events.options_changed.append(self._options_changed)
+
+    def _options_changed(self, keys: frozenset[str]) -> None:
+        if any(key.startswith(_QUOTA) for key in keys):
+            self._quotas.options_changed()
+            self.quotas = self._quotas if self._quotas.enabled else None
 
     def broker(self, peer: _Peer) -> None:
         """Check that the broker accepts sends, and that this one has not waited too long. Raises ``BrokerError``."""

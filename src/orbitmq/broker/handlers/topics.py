@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.errors import InvalidParameter, ServerError, TopicNotFound
@@ -46,19 +47,17 @@ class TopicHandlers:
         topics: TopicTable,
         offsets: ConsumerOffsets,
         store: MessageStore,
-        on_deleted: Callable[[str], None] | None = None,
-        registered: Callable[[], Awaitable[None]] | None = None,
-        copied: Callable[[], Awaitable[None]] | None = None,
+        events: BrokerEvents,
+        known_elsewhere: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        """``on_deleted`` is called with the name of every deleted topic, so that other parts can drop its state.
-        ``registered`` waits, up to a limit, until the name servers know the last change, ``copied`` until the members
-        of the failover group have it."""
+        """Each of ``known_elsewhere`` waits, up to a limit, until others know the last change: the name servers, and
+        with failover the members of the group."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
         self._store = store
-        self._on_deleted = on_deleted
-        self._waits = [wait for wait in (registered, copied) if wait is not None]
+        self._deleted = events.topic_deleted
+        self._known_elsewhere = known_elsewhere
 
     def routes(self) -> list[Route]:
         return [
@@ -94,7 +93,7 @@ class TopicHandlers:
         except InvalidParameter as error:
             raise ServerError(error.remark) from None
         self._apply([(config, changes)], call.peer.remote_text)
-        return _after(self._waits) if self._waits else Reply()
+        return _after(self._known_elsewhere) if self._known_elsewhere else Reply()
 
     def update_topics(self, call: Call[UpdateAndCreateTopicListRequest]) -> Reply | Awaitable[Reply]:
         """Apply all changes or none. In this list a topic's attributes are signed changes."""
@@ -103,7 +102,7 @@ class TopicHandlers:
             self._check_name(config.topic_name)
             requests.append((config, config.attributes))
         self._apply(requests, call.peer.remote_text)
-        return _after(self._waits) if self._waits else Reply()
+        return _after(self._known_elsewhere) if self._known_elsewhere else Reply()
 
     def _check_name(self, topic: str) -> None:
         check_topic(topic)
@@ -156,8 +155,7 @@ class TopicHandlers:
             self._topics.delete(name)
             self._offsets.remove_topic(name)
             self._store.delete_topic(name)
-            if self._on_deleted is not None:
-                self._on_deleted(name)
+            self._deleted(name)
         return Reply()
 
     def topic_config(self, call: Call[GetTopicConfigRequest]) -> Reply:

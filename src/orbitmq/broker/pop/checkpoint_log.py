@@ -77,7 +77,7 @@ class CheckpointLog:
         puts: WritePath,
         offsets: ConsumerOffsets,
         clock: Clock,
-        on_taken: Callable[[Checkpoint], None] | None = None,
+        on_taken: Callable[[Checkpoint], None],
     ) -> None:
         """``on_taken`` is called with each checkpoint read while running; its owner must check when it is due."""
         self._config = config
@@ -200,8 +200,7 @@ class CheckpointLog:
             ends[place] = end
         if not checkpoint.done:
             self.table.add(checkpoint)
-            if self._on_taken is not None:
-                self._on_taken(checkpoint)
+            self._on_taken(checkpoint)
 
     # -- writing ---------------------------------------------------------------------------------------
 

@@ -86,6 +86,10 @@ class OrderLocks:
         self._locks: dict[str, dict[int, OrderLock]] = {}
         self.dirty = False
 
+    def saved(self) -> None:
+        """Note that the file has the current content."""
+        self.dirty = False
+
     def find(self, topic: str, group: str, queue_id: int) -> OrderLock | None:
         return self._locks.get(f"{topic}@{group}", {}).get(queue_id)
 

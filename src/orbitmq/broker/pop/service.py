@@ -20,6 +20,7 @@ from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import WritePath
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.pop.checkpoint_log import CheckpointLog
 from orbitmq.broker.pop.checkpoints import Checkpoint, CheckpointKey, CheckpointTuple
 from orbitmq.broker.pop.order_locks import OrderLocks
@@ -63,7 +64,8 @@ class PopService:
     stats: BrokerStats
     order_file: SafeFile
     clock: Clock
-    is_pulled: Callable[[str, str], bool] = lambda _topic, _group: False
+    events: BrokerEvents
+    is_pulled: Callable[[str, str], bool]
     """Whether a group was switched to pulling a topic."""
 
     def __post_init__(self) -> None:
@@ -84,9 +86,9 @@ class PopService:
             on_taken=lambda checkpoint: self._note_due((checkpoint,)),
         )
         self.locks = OrderLocks()
-        self.changed: Callable[[str, str, int], None] = lambda _topic, _group, _queue_id: None
-        """Called with (topic, group, queue) when messages of a queue may have become visible without a new one
-        arriving."""
+        self.events.readable.of_topic[self.log.topic] = self.log.arrived
+        self._guards_offsets = False
+        """Whether offsets may be saved only after their checkpoints are safe."""
         self.redelivery = Redelivery(
             config=self.config,
             store=self.store,
@@ -119,7 +121,7 @@ class PopService:
         for (topic, group, queue_id), (end, pop_time_ms) in self.log.start().items():
             if pop_time_ms > offsets_saved_ms and end > self.offsets.query(group, topic, queue_id):
                 self.offsets.commit("pop", group, topic, queue_id, end, own=True)
-        self.offsets.before_save = self._log_stays
+        self._guards_offsets = True
         self._tasks = TaskOwner("pop", watched=True)
         self._tasks.start(every(0.0, self._wait_and_redeliver, first_s=0.0), "redeliver")
         self._tasks.start(every(1.0, self.log.tick), "checkpoint-windows")
@@ -141,7 +143,11 @@ class PopService:
         self.save_locks()
         if not await self.puts.stays():
             self.offsets.go_back()
-        self.offsets.before_save = None
+        self._guards_offsets = False
+
+    async def save_offsets(self) -> None:
+        """Save the committed offsets if they have changed, after everything that they depend on is safe."""
+        await self.offsets.persist_aside(self._log_stays if self._guards_offsets else None)
 
     async def _log_stays(self) -> bool:
         """Wait until the log is flushed and, with failover, replicated; returns whether it is. Offsets moved by pops
@@ -169,7 +175,7 @@ class PopService:
         if self.locks.dirty:
             try:
                 self.order_file.save(self.locks.encode())
-                self.locks.dirty = False
+                self.locks.saved()
             except OSError as error:
                 logger.warning("order locks not saved error=%s", error)
 
@@ -279,7 +285,7 @@ class PopService:
         if result.commit > committed and not self.offsets.reset_pending(group, topic, queue_id):
             self.offsets.commit("pop", group, topic, queue_id, result.commit)
         if result.free:
-            self.changed(topic, group, queue_id)
+            self.events.uncovered(topic, group, queue_id)
 
     def change_invisible(
         self,
@@ -357,7 +363,7 @@ class PopService:
 
     def _is_free(self, place: tuple[str, str, int]) -> None:
         self._free_timers.pop(place, None)
-        self.changed(*place)
+        self.events.uncovered(*place)
 
     def _note_acks(self) -> None:
         if self.log.table.unwritten_count >= _ACKS_MAX:

@@ -49,8 +49,11 @@ Retry = Callable[[Waiting, bool], bool]
 class PopWaiters:
     """Parked requests by topic, group and queue."""
 
-    def __init__(self, retry: Retry, *, limit: int, limit_of_place: Callable[[], int]) -> None:
+    def __init__(
+        self, retry: Retry, revocation: Revocation, *, limit: int, limit_of_place: Callable[[], int]
+    ) -> None:
         self._retry = retry
+        self._revocation = revocation
         self._limit = limit
         self._limit_of_place = limit_of_place
         self._by_place: dict[Place, deque[Waiting]] = {}
@@ -63,7 +66,6 @@ class PopWaiters:
         self._woken: set[Place] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
-        self.revocation = Revocation()
 
     def park(self, waiting: Waiting, retry_topics: Iterable[str]) -> bool:
         """Park a request. Returns False when too many are parked already."""
@@ -73,7 +75,7 @@ class PopWaiters:
             return False
         if queue is None:
             queue = self._by_place[waiting.place] = deque()
-        waiting.granted = self.revocation.version
+        waiting.granted = self._revocation.version
         queue.append(waiting)
         topic, group, _ = waiting.place
         places = self._groups.setdefault(topic, {}).setdefault(group, set())
@@ -141,9 +143,9 @@ class PopWaiters:
                         break
 
     def _try(self, waiting: Waiting, expired: bool) -> bool:
-        if waiting.granted != self.revocation.version:
-            waiting.granted = self.revocation.version
-            if self.revocation.refuses(waiting.frame, waiting.connection):
+        if waiting.granted != self._revocation.version:
+            waiting.granted = self._revocation.version
+            if self._revocation.refuses(waiting.frame, waiting.connection):
                 return True
         return self._retry(waiting, expired)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from orbitmq.broker.config import BrokerConfig, BrokerRole
 from orbitmq.codes import ResponseCode
 
-__all__ = ["AckWaiters"]
+__all__ = ["AckWaiters", "InSync"]
 
 AckCallback = Callable[[int], None]
 
@@ -49,17 +49,18 @@ class AckWaiters:
         self,
         config: BrokerConfig,
         acknowledged: Callable[[], Iterable[int]],
-        on_wait: Callable[[], None] | None = None,
+        send_now: Callable[[], None],
+        in_sync: InSync | None = None,
     ) -> None:
-        """``acknowledged`` returns the log end that each connected slave has reported. ``on_wait`` is called when a
-        request starts to wait, so that unsent bytes are sent immediately."""
+        """``acknowledged`` returns the log end that each connected slave has reported. ``send_now`` sends unsent
+        bytes immediately when a request starts to wait. The members of ``in_sync`` must have a message; only with
+        failover."""
         self._config = config
         self._acknowledged = acknowledged
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self.in_sync: InSync | None = None
-        """The set whose members must have a message; only with failover."""
-        self._on_wait = on_wait
+        self.in_sync = in_sync
+        self._send_now = send_now
 
     @property
     def required(self) -> bool:
@@ -92,8 +93,7 @@ class AckWaiters:
         self._waiters.append(_Waiter(log_end, deadline, callback))
         if self._timer is None:
             self._timer = loop.call_at(deadline, self._expire)
-        if self._on_wait is not None:
-            self._on_wait()
+        self._send_now()
 
     def reported(self) -> None:
         """Release waiting sends after a slave has reported progress."""

@@ -45,6 +45,10 @@ class LogPrefixCheck:
         self.may_cut = False
         """Whether the next check may truncate what the master does not have; set by a change of role."""
 
+    def allow_cut(self, allowed: bool) -> None:
+        """Set ``may_cut``."""
+        self.may_cut = allowed
+
     async def check(self, master_address: str) -> None:
         """Return when our log is a prefix of the master's. Raises ``LogsDiffer``, or ``OrbitError`` when the master
         does not answer. Without an address there is no master to query, and the slave follows unchecked."""

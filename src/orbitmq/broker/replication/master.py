@@ -19,10 +19,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from dataclasses import dataclass
 from typing import Final, cast
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.replication.acks import AckWaiters
+from orbitmq.broker.events import BrokerEvents
+from orbitmq.broker.failover.mastership import Mastership
+from orbitmq.broker.replication.acks import AckWaiters, InSync
 from orbitmq.broker.replication.protection import StreamProtection
 from orbitmq.broker.replication.stream import (
     ReportReader,
@@ -35,7 +38,7 @@ from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.store.message_store import MessageStore
 from orbitmq.wire.bodies.stats import HaConnectionRuntimeInfo
 
-__all__ = ["ReplicaServer", "SlaveLink"]
+__all__ = ["ReplicaGroup", "ReplicaServer", "SlaveLink"]
 
 logger = logging.getLogger(__name__)
 
@@ -228,31 +231,48 @@ class SlaveLink(asyncio.Protocol):
             self.last_write = now
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaGroup:
+    """What a member of a failover group knows about its slaves."""
+
+    links: list[SlaveLink]
+    """The connected slaves, shared with ``in_sync``."""
+    in_sync: InSync
+    mastership: Mastership
+
+
 class ReplicaServer:
     """The replication port and the slaves connected to it."""
 
     def __init__(
-        self, config: BrokerConfig, store: MessageStore, protection: StreamProtection | None = None
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        events: BrokerEvents,
+        protection: StreamProtection,
+        group: ReplicaGroup | None = None,
     ) -> None:
+        """``group`` exists only with failover."""
         self.config = config
         self.store = store
-        self.protection = protection or StreamProtection()
-        self.links: list[SlaveLink] = []
+        self.protection = protection
+        self.links: list[SlaveLink] = [] if group is None else group.links
+        self._mastership = None if group is None else group.mastership
         self.acks = AckWaiters(
             config,
             lambda: [link.acknowledged for link in self.links if link.acknowledged >= 0],
-            # Pump immediately: the next turn of the loop would serve other senders first, which takes a millisecond
-            # or more.
-            on_wait=self._pump,
+            # The next turn of the loop would serve other senders first, which takes a millisecond or more.
+            send_now=self._pump,
+            in_sync=None if group is None else group.in_sync,
         )
+        self._arrived = events.arrived
+        events.tables_changed.append(self._tables_changed)
         self._server: asyncio.Server | None = None
         self._tasks: TaskOwner | None = None
         self._woken = False
         self._accepting = True
         self.tables_copied: set[int] = set()
         """Members of the failover group that have copied topics and groups since their last change."""
-        self.epoch: int | None = None
-        """The epoch this broker is master of, 0 while it is not; None without failover."""
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -288,18 +308,21 @@ class ReplicaServer:
             link.close()
         self.acks.release_all()
 
-    def wake(self) -> None:
+    def _new_bytes(self, _topic: str, _queue_id: int) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
         """Send the log's new bytes in the next turn of the loop."""
         if self.links and not self._woken:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._pump)
 
-    def tables_changed(self) -> None:
+    def _tables_changed(self) -> None:
         """Notify the members of a failover group in the next turn of the loop, once for many changes in one turn."""
         self.tables_copied.clear()
         for link in self.links:
             link.has_news = True
-        self.wake()
+        self._wake()
 
     def copied_tables(self, member: int) -> None:
         """Record that a member has the current topics and groups."""
@@ -319,12 +342,13 @@ class ReplicaServer:
     def peer_refusal(self, greeting: tuple[int, int] | None) -> str:
         """Returns why a slave with that greeting is refused; empty when it is served. With failover only a master
         serves slaves, because one that followed another broker would receive bytes that may be truncated later."""
-        if self.epoch is None:
+        if self._mastership is None:
             return ""
-        if not self.epoch:
+        epoch = self._mastership.epoch
+        if not epoch:
             return "this broker is not the master"
-        if greeting is not None and greeting[1] != self.epoch:
-            return f"it expects the master of epoch {greeting[1]}, this is the one of {self.epoch}"
+        if greeting is not None and greeting[1] != epoch:
+            return f"it expects the master of epoch {greeting[1]}, this is the one of {epoch}"
         return ""
 
     def first_offset(self, log_end: int) -> int:
@@ -334,7 +358,7 @@ class ReplicaServer:
             return log_end
         end = self.store.max_log_offset
         start = end - end % self.store.config.segment_bytes
-        if self.epoch is not None or not self.config.new_slave_from_last_file:
+        if self._mastership is not None or not self.config.new_slave_from_last_file:
             start = self.store.min_log_offset
         return max(start, self.store.min_log_offset)
 
@@ -350,12 +374,17 @@ class ReplicaServer:
                 return
             self.links.remove(silent)
             silent.refuse(f"it has not reported, and there are {_LINKS_MAX} connections")
+        if self._new_bytes not in self._arrived:
+            # First: the slaves are woken before the readers. Without slaves an append costs nothing here.
+            self._arrived.insert(0, self._new_bytes)
         self.links.append(link)
         logger.info("slave connected slave=%s count=%d", link.address, len(self.links))
 
     def link_closed(self, link: SlaveLink) -> None:
         if link in self.links:
             self.links.remove(link)
+            if not self.links:
+                self._arrived.remove(self._new_bytes)
             logger.info("slave disconnected slave=%s count=%d", link.address, len(self.links))
 
     # -- status ----------------------------------------------------------------------------------------

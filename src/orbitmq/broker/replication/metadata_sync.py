@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -30,6 +30,7 @@ from orbitmq.auth.table import AuthTable
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
@@ -46,7 +47,7 @@ from orbitmq.transport.client import RpcClient
 from orbitmq.wire import bodies, javajson
 from orbitmq.wire.bodies.auth import AclInfo, UserInfo
 
-__all__ = ["COPIED", "CopiedTable", "Delays", "KeptTable", "MetadataSync", "copied_text"]
+__all__ = ["COPIED", "CopiedTable", "KeptTable", "MetadataSync", "SyncedTables", "copied_text"]
 
 logger = logging.getLogger(__name__)
 
@@ -102,11 +103,18 @@ class KeptTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Delays:
-    """The components that deliver messages later, and that adopt the master's progress."""
+class SyncedTables:
+    """The tables of a slave that are copied from its master."""
 
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
     schedule: Schedule
     timers: Timers
+    users: AuthTable | None = None
+    """Users and policies; ``None`` leaves ours alone, as an Apache slave does."""
+    kept: Mapping[int, CopiedTable] = field(default_factory=dict)
+    """Further tables, by the code of the request that returns them."""
 
 
 class MetadataSync:
@@ -116,26 +124,20 @@ class MetadataSync:
         self,
         *,
         config: BrokerConfig,
-        topics: TopicTable,
-        offsets: ConsumerOffsets,
-        delays: Delays,
-        groups: GroupTable,
+        tables: SyncedTables,
         rpc: RpcClient,
         store: MessageStore,
+        events: BrokerEvents,
     ) -> None:
         self._config = config
-        self._topics = topics
-        self._offsets = offsets
-        self._delays = delays
-        self._groups = groups
+        self._tables = tables
+        self._topics = tables.topics
+        self._offsets = tables.offsets
+        self._groups = tables.groups
         self._rpc = rpc
         self._store = store
         self._held: dict[int, tuple[bytes, int]] = {}
         """Positions held back and the log end they wait for, by the code of the request that returned them."""
-        self.kept: dict[int, CopiedTable] = {}
-        """Further tables, by the code of the request that returns them."""
-        self.users: AuthTable | None = None
-        """Users and policies to copy from the master; ``None`` leaves ours alone, as an Apache slave does."""
         self._tasks: TaskOwner | None = None
         self._delay_offsets = b""
         self._failing: set[str] = set()
@@ -144,10 +146,8 @@ class MetadataSync:
         """Serializes the copies of a table, so that the newer one is kept."""
         self.master_address = ""
         """The master's request address; empty while unknown. Never our own address."""
-        self.on_topics: Callable[[], None] | None = None
-        """Called when the topics were replaced."""
-        self.on_copied: Callable[[], None] | None = None
-        """Called when topics and groups have been copied after a change and no later change is known."""
+        self._copied = events.tables_copied
+        events.master_tables_changed.append(self._news.set)
         self._topics_seen = self._groups_seen = DataVersion()
         """The versions of the master's tables that were last copied."""
 
@@ -164,9 +164,9 @@ class MetadataSync:
             self._news.clear()
             self._tasks.start(self._follow_news(), "news")
 
-    def news(self) -> None:
-        """Copy topics and groups soon because the master's may have changed."""
-        self._news.set()
+    def copy_from(self, master_address: str) -> None:
+        """Copy from this master from now on."""
+        self.master_address = master_address
 
     async def _follow_news(self) -> None:
         while True:
@@ -178,8 +178,7 @@ class MetadataSync:
                 self._news.set()
             if self._news.is_set():
                 continue
-            if self.on_copied is not None:
-                self.on_copied()
+            self._copied()
             if copied and self._config.failover_enabled:
                 await self._copy((("confirmation of topics and groups", self._confirm),))
 
@@ -244,7 +243,7 @@ class MetadataSync:
     async def _sync_users(self, address: str) -> None:
         """Copy users and policies. An Apache master includes passwords; an answer without any leaves ours as they
         are."""
-        table = self.users
+        table = self._tables.users
         if table is None:
             return
         answer = await self._ask_auth(address, RequestCode.AUTH_LIST_USER)
@@ -318,8 +317,6 @@ class MetadataSync:
         if table.data_version != self._topics.data_version and table.topic_config_table:
             self._topics.replace_all(table.topic_config_table, table.data_version)
             logger.info("topics copied count=%d", len(table.topic_config_table))
-            if self.on_topics is not None:
-                self.on_topics()
         self._topics_seen = table.data_version
 
     async def _positions(self, address: str, code: int) -> bytes | None:
@@ -344,13 +341,13 @@ class MetadataSync:
         table = javajson.decode(body, bodies.ConsumerOffsets, bytes_max=_BYTES_MAX)
         self._offsets.merge(table.offset_table, table.data_version or DataVersion())
         if table.pull_offset_table is not None:
-            self._offsets.pulled = table.pull_offset_table
+            self._offsets.take_pulled(table.pull_offset_table)
         await self._offsets.persist_aside()
 
     async def _sync_delay_offsets(self, address: str) -> None:
         body = await self._positions(address, RequestCode.GET_ALL_DELAY_OFFSET)
         if body is not None and body != self._delay_offsets:
-            self._delays.schedule.take(body)
+            self._tables.schedule.take(body)
             self._delay_offsets = body
 
     async def _sync_groups(self, address: str) -> None:
@@ -370,7 +367,7 @@ class MetadataSync:
         self._groups_seen = table.data_version
 
     async def _sync_kept(self, address: str) -> None:
-        for code, table in self.kept.items():
+        for code, table in self._tables.kept.items():
             try:
                 table.take(await self._ask(address, code))
             except RequestCodeNotSupported:
@@ -383,4 +380,4 @@ class MetadataSync:
             body = await self._ask(address, RequestCode.GET_TIMER_CHECK_POINT)
         except RequestCodeNotSupported:
             return  # a master of 4.x has no timers
-        self._delays.timers.take(body)
+        self._tables.timers.take(body)

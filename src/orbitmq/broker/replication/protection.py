@@ -86,18 +86,22 @@ class StreamProtection:
         server: ServerTls | None = None,
         client: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+        control: AccessControl | None = None,
+        hosts: SlaveHosts | None = None,
     ) -> None:
+        """``control`` checks that a slave may receive the log, with a login in the stream. ``hosts`` are those that
+        may receive a plain stream; without it all may."""
         self._server = server
         self.client = client
         """TLS context for a slave's connections; None for plain."""
         self._credentials = credentials
-        self.control: AccessControl | None = None
-        """Checks that a slave may receive the log; None for no check."""
-        self.hosts: SlaveHosts | None = None
-        """The hosts that may receive a plain stream; None for all."""
+        self._control = control
+        self._hosts = hosts
 
     @classmethod
-    def of(cls, config: TlsConfig, server: ServerTls, auth: AuthConfig) -> StreamProtection:
+    def of(
+        cls, config: TlsConfig, server: ServerTls, auth: AuthConfig, control: AccessControl | None = None
+    ) -> StreamProtection:
         """Raises ``ConfigError`` when the options cannot protect the stream although ``haTlsEnable`` demands it."""
         if server.mode is TlsMode.DISABLED:
             raise ConfigError("haTlsEnable=true cannot be combined with tls.server.mode=disabled")
@@ -107,7 +111,8 @@ class StreamProtection:
             raise ConfigError(
                 "haTlsEnable=true with authenticationEnabled=true needs innerClientAuthenticationCredentials"
             )
-        return cls(server=server, client=outgoing_context(config), credentials=auth.inner_user)
+        client = outgoing_context(config)
+        return cls(server=server, client=client, credentials=auth.inner_user, control=control)
 
     async def accepts(self) -> ssl.SSLContext | None:
         """TLS context of the replication port; None for plain. Raises ``ConfigError``."""
@@ -127,11 +132,11 @@ class StreamProtection:
 
     def refusal(self, hello: bytes, host: str) -> str:
         """Returns why a slave with that login is refused; empty when it is served."""
-        if self.control is None:
-            return "" if self.hosts is None else self.hosts.refusal(host)
+        if self._control is None:
+            return "" if self._hosts is None else self._hosts.refusal(host)
         try:
             fields = msgspec.json.decode(hello, type=dict[str, str])
-            user = self.control.authenticate(fields, _PURPOSE)
+            user = self._control.authenticate(fields, _PURPOSE)
         except (msgspec.DecodeError, msgspec.ValidationError):
             return "it does not say which user it is"
         except NoPermission as error:

@@ -53,16 +53,17 @@ class RecordRepair:
         self,
         store: MessageStore,
         rpc: RpcClient,
+        readable: Callable[[str, int], None],
         peers: Callable[[], Awaitable[list[str]]],
         has_peers: Callable[[], bool],
     ) -> None:
-        """``peers`` returns the request addresses of the group's other brokers."""
+        """``readable`` is called for each queue whose readers waited. ``peers`` returns the request addresses of the
+        group's other brokers."""
         self._store = store
         self._rpc = rpc
         self._peers = peers
         self._has_peers = has_peers
-        self.wake: Callable[[str, int], None] = lambda topic, queue_id: None
-        """Called for each queue whose readers waited."""
+        self._readable = readable
         self._tasks = TaskOwner("record-repair")
         self._waiting: dict[int, set[tuple[str, int]]] = {}
         """Queues whose readers wait for a repair, by the log offset of the record."""
@@ -70,7 +71,7 @@ class RecordRepair:
         """Time of the last failed repair, by log offset."""
         self.repaired_count = 0
         """Records replaced since the start."""
-        store.integrity.fetch = self.wanted
+        store.integrity.fetch_with(self.wanted)
 
     @property
     def failed_count(self) -> int:
@@ -96,7 +97,7 @@ class RecordRepair:
         return True
 
     async def stop(self) -> None:
-        self._store.integrity.fetch = None
+        self._store.integrity.fetch_with(None)
         await self._tasks.close()
 
     async def _repair(self, log_offset: int) -> None:
@@ -119,7 +120,7 @@ class RecordRepair:
             else:
                 self._failed.pop(log_offset, None)
         for key in waiting:
-            self.wake(*key)
+            self._readable(*key)
 
     async def _from_any(self, log_offset: int) -> str:
         """Repair from the first broker that can; returns why none could."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.replication.protection import StreamProtection
 from orbitmq.broker.replication.stream import TransferReader, encode_hello, encode_report
 from orbitmq.errors import ConnectionLostError, CorruptionError, OrbitError, RemoteProtocolError
@@ -63,12 +64,12 @@ class MasterLink(asyncio.Protocol):
         config: BrokerConfig,
         store: MessageStore,
         clock: Clock,
+        tables_changed: Callable[[], None],
         hello: bytes = b"",
         member: Membership | None = None,
-        on_news: Callable[[], None] | None = None,
     ) -> None:
-        """``hello`` is sent first, then the greeting of ``member``. ``on_news`` is called when the master's tables
-        have changed. With ``reports_flushed`` our log must already be flushed."""
+        """``tables_changed`` is called when the master's tables have changed. ``hello`` is sent first, then the
+        greeting of ``member``. With ``reports_flushed`` our log must already be flushed."""
         self._config = config
         self._store = store
         self._clock = clock
@@ -79,7 +80,7 @@ class MasterLink(asyncio.Protocol):
         self._tables_due = False
         """Whether the master's tables have changed and are not copied yet."""
         self._is_connected = member is None
-        self._on_news = on_news
+        self._tables_changed = tables_changed
         self._reader = TransferReader(for_member=member is not None)
         self._transport: asyncio.Transport | None = None
         self._reported = -1
@@ -121,11 +122,10 @@ class MasterLink(asyncio.Protocol):
             self.close(str(error))
             return
         # The first bytes show that the master has registered this link and will notify it of changes.
-        if self._reader.has_news or not self._is_connected:
-            self._is_connected, self._reader.has_news = True, False
-            if self._on_news is not None:
-                self._tables_due = True
-                self._on_news()
+        if self._reader.take_news() or not self._is_connected:
+            self._is_connected = True
+            self._tables_due = True
+            self._tables_changed()
         self._report_progress()
         if self._on_safe is not None and self._reader.safe_end >= 0:
             self._on_safe(self._reader.safe_end)
@@ -214,10 +214,13 @@ class Follower:
         config: BrokerConfig,
         store: MessageStore,
         clock: Clock,
-        agree: Callable[[str], Awaitable[None]],
+        agree: Callable[[str], Awaitable[Membership | None]],
+        events: BrokerEvents,
+        protection: StreamProtection,
     ) -> None:
         """``agree`` ensures that our log is a prefix of the log of the master with the given request address (empty
-        when unknown). It raises ``OrbitError`` when that master cannot be followed."""
+        when unknown). It returns how a member of a failover group follows, and raises ``OrbitError`` when that master
+        cannot be followed."""
         self._config = config
         self._store = store
         self._clock = clock
@@ -229,13 +232,10 @@ class Follower:
         """The master's request address."""
         self.ha_address = ""
         """The master's replication address."""
-        self.member: Membership | None = None
-        """How we follow the master as a failover group's member; None outside a group."""
-        self.protection = StreamProtection()
-        self.on_lost: Callable[[], None] | None = None
-        """Called when a connection to the master could not be made or has ended."""
-        self.on_news: Callable[[], None] | None = None
-        """Called when the master's tables may have changed: on its notification and after connecting."""
+        self._protection = protection
+        self._lost = events.master_lost
+        self._tables_changed = events.master_tables_changed
+        events.tables_copied.append(self._tables_copied)
 
     def master_announced(self, master_address: str, ha_address: str) -> None:
         """Set the master's current addresses. A fixed address in the config takes precedence."""
@@ -251,8 +251,7 @@ class Follower:
                 self.link.close("the master moved")
         self._changed.set()
 
-    def tables_copied(self) -> None:
-        """Called when topics and groups have been copied and no later change is known."""
+    def _tables_copied(self) -> None:
         if self.link is not None:
             self.link.tables_copied()
 
@@ -286,8 +285,7 @@ class Follower:
             pause_s = _RETRY_S_MAX
             if self.ha_address:
                 reason, lived = await self._follow()
-                if self.on_lost is not None:
-                    self.on_lost()
+                self._lost()
                 failures = 0 if lived else failures + 1
                 pause_s = min(_RETRY_S_MAX, _RETRY_S * 2 ** min(failures, 10))
                 # Warn once per outage, because a master may be down for days.
@@ -305,13 +303,12 @@ class Follower:
         try:
             # The master resumes at our log end, so our log must end with a whole record that the master has too.
             self._store.end_replication()
-            await self._agree(self.master_address)
-            link = await self._connect()
+            member = await self._agree(self.master_address)
+            link = await self._connect(member)
         except (OrbitError, OSError, TimeoutError) as error:
             return str(error) or "timed out", False
         self.link = link
-        if self.on_news is not None:
-            self.on_news()
+        self._tables_changed()
         loop = asyncio.get_running_loop()
         began, start = loop.time(), self._store.max_log_offset
         logger.info("following ha_address=%s from=%d", self.ha_address, start)
@@ -322,20 +319,20 @@ class Follower:
             link.close("left")
         return reason, self._store.max_log_offset > start or loop.time() - began > _RETRY_S_MAX
 
-    async def _connect(self) -> MasterLink:
+    async def _connect(self, member: Membership | None) -> MasterLink:
         host, port = split_address(self.ha_address)
         loop = asyncio.get_running_loop()
-        hello = self.protection.hello()
+        hello = self._protection.hello()
         first = b"" if hello is None else encode_hello(hello)
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, link = await loop.create_connection(
                     lambda: MasterLink(
-                        self._config, self._store, self._clock, first, self.member, self.on_news
+                        self._config, self._store, self._clock, self._tables_changed, first, member
                     ),
                     host,
                     port,
-                    ssl=self.protection.client,
+                    ssl=self._protection.client,
                 )
         except ValueError as error:  # a host name no resolver can take
             raise ConnectionLostError(f"cannot connect to {self.ha_address}: {error}") from None

@@ -144,7 +144,12 @@ class TransferReader:
         self.safe_end = -1
         """The newest safe end received; -1 before the first."""
         self.has_news = False
-        """Whether the master's tables have changed. The caller resets it."""
+        """Whether the master's tables have changed since the last ``take_news``."""
+
+    def take_news(self) -> bool:
+        """Returns ``has_news``, and resets it."""
+        has_news, self.has_news = self.has_news, False
+        return has_news
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
         """Yields log offset and bytes of each transfer that is now complete; a heartbeat has no bytes.

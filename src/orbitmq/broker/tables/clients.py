@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.limits import Bound
 from orbitmq.model.subscription import SubscriptionData
 from orbitmq.record.hosts import encode_host
@@ -130,9 +131,7 @@ class ConsumerTable:
         self,
         config: BrokerConfig,
         clock: Clock,
-        *,
-        on_subscribe: Callable[[str, Collection[SubscriptionData]], None] | None = None,
-        on_group_gone: Callable[[str], None] | None = None,
+        events: BrokerEvents,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -151,10 +150,8 @@ class ConsumerTable:
             lambda: self._subscription_bytes,
             lambda: config.subscription_bytes_max,
         )
-        self.on_subscribe = on_subscribe
-        """Called with the subscriptions of every full heartbeat of a group."""
-        self.on_group_gone = on_group_gone
-        """Called when the last member of a group has left."""
+        self._subscribed = events.subscribed
+        self._group_gone = events.group_gone
 
     # -- views -----------------------------------------------------------------------------------------
 
@@ -228,8 +225,7 @@ class ConsumerTable:
             if found.replace_subscriptions(subscriptions):
                 logger.info("subscription changed group=%s topics=%s", group, sorted(found.subscriptions))
                 changed = True
-            if self.on_subscribe is not None:
-                self.on_subscribe(group, subscriptions)
+            self._subscribed(group, subscriptions)
         if changed and notify:
             self._announce(found)
         return changed
@@ -306,8 +302,7 @@ class ConsumerTable:
         if not group.members:
             self.groups.pop(group.name, None)
             self._subscription_bytes -= group.cost
-            if self.on_group_gone is not None:
-                self.on_group_gone(group.name)
+            self._group_gone(group.name)
 
     # -- notifications ---------------------------------------------------------------------------------
 

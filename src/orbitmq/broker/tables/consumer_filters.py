@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.limits import Bound
 from orbitmq.codes import Property
 from orbitmq.errors import (
@@ -113,7 +114,9 @@ def _retry_filter(entries: dict[str, Expression]) -> Filter:
 class ConsumerFilters:
     """Expressions by topic and group."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile, events: BrokerEvents) -> None:
+        events.subscribed.append(self.subscribed)
+        events.group_gone.append(self.group_gone)
         self._config = config
         self._clock = clock
         self._file = file

@@ -8,10 +8,10 @@ default is 0.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.errors import ConnectionLostError, InvalidParameter, NoPermission
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
@@ -30,14 +30,11 @@ SILENCE_MS_MAX: Final = 30_000
 class FilterServers:
     """The registered filter servers."""
 
-    def __init__(
-        self, config: BrokerConfig, clock: Clock, *, on_change: Callable[[], None] | None = None
-    ) -> None:
-        """``on_change`` is called when the list has changed."""
+    def __init__(self, config: BrokerConfig, clock: Clock, events: BrokerEvents) -> None:
         self._config = config
         self._clock = clock
         self._seen: dict[str, tuple[int, Connection]] = {}
-        self._on_change = on_change
+        self._changed = events.announcement_changed
 
     def addresses(self) -> list[str]:
         return sorted(self._seen)
@@ -85,7 +82,3 @@ class FilterServers:
             logger.info("filter server disconnected address=%s reason=%s", address, reason)
         if addresses:
             self._changed()
-
-    def _changed(self) -> None:
-        if self._on_change is not None:
-            self._on_change()

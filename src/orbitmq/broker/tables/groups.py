@@ -6,12 +6,13 @@ Configs are replaced, never changed in place; every change bumps the data versio
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.limits import Bound
 from orbitmq.broker.tables.table_file import TableFile, TableSaves
 from orbitmq.errors import InvalidParameter
@@ -26,6 +27,7 @@ from orbitmq.model.topic import (
 )
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner
 
 __all__ = ["ForbiddenTable", "GroupTable"]
 
@@ -65,12 +67,21 @@ ForbiddenTable = dict[str, dict[str, int]]
 class GroupTable:
     """Group configs by name, and the topics that groups must not read."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        file: SafeFile,
+        events: BrokerEvents,
+        tasks: TaskOwner | None = None,
+    ) -> None:
+        """``tasks`` runs background saves; without it every save is synchronous."""
         self._config = config
         self._clock = clock
+        self._events = events
         self._file = TableFile(file, "subscriptionGroupTable", SubscriptionGroupConfig)
         self._others: dict[str, Any] = {}
-        self.saves = TableSaves("groups", self._content, self._file.write)
+        self.saves = TableSaves("groups", self._content, self._file.write, tasks)
         self.configs: dict[str, SubscriptionGroupConfig] = {
             group: SubscriptionGroupConfig(group_name=group) for group in BUILT_IN_GROUPS
         }
@@ -84,8 +95,6 @@ class GroupTable:
             lambda: config.groups_max,
         )
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
-        self.on_version: Callable[[], None] | None = None
-        """Called when a change has produced a new version."""
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """Returns the config of a group. An unknown group is created if auto-creation is enabled and its name is
@@ -245,8 +254,7 @@ class GroupTable:
 
     def _bump(self) -> None:
         self.data_version = self.data_version.next(self._clock.now_ms())
-        if self.on_version is not None:
-            self.on_version()
+        self._events.tables_changed()
 
 
 def _forbidden(value: Any) -> ForbiddenTable:

@@ -64,8 +64,10 @@ class ConsumerOffsets:
             lambda: config.offset_bytes_max,
         )
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
-        self.before_save: Callable[[], Awaitable[bool]] | None = None
-        """Waits until everything the offsets depend on is safe; returns False if they must not be saved now."""
+
+    def take_pulled(self, table: OffsetTable) -> None:
+        """Replace the offsets of pulls without commits with the master's."""
+        self.pulled = table
 
     # -- the hot path ----------------------------------------------------------------------------------
 
@@ -314,12 +316,13 @@ class ConsumerOffsets:
             self._dirty = False
             self._save(self.content())
 
-    async def persist_aside(self) -> None:
-        """Like ``persist``, but writes on another thread because this runs every few seconds."""
+    async def persist_aside(self, safe: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Like ``persist``, but writes on another thread because this runs every few seconds. ``safe`` waits until
+        everything the offsets depend on is safe, and returns False if they must not be saved now."""
         if self._dirty:
             self._dirty = False
             content = self.content()
-            if self.before_save is not None and not await self.before_save():
+            if safe is not None and not await safe():
                 self._dirty = True  # the next round retries
                 return
             await asyncio.to_thread(self._save, content)

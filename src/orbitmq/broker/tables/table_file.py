@@ -121,8 +121,15 @@ class TableFile(Generic[C]):
 class TableSaves:
     """Decides when a table is written. Never writes older content over newer."""
 
-    def __init__(self, name: str, content: Callable[[], bytes], write: Callable[[bytes], None]) -> None:
-        """``write`` raises ``OSError``; only one thread calls it at a time."""
+    def __init__(
+        self,
+        name: str,
+        content: Callable[[], bytes],
+        write: Callable[[bytes], None],
+        tasks: TaskOwner | None = None,
+    ) -> None:
+        """``write`` raises ``OSError``; only one thread calls it at a time. ``tasks`` runs background saves; without
+        it every save is synchronous."""
         self._name = name
         self._content = content
         self._write = write
@@ -130,8 +137,7 @@ class TableSaves:
         self._made = self._written = 0
         self._dirty = False
         self._running: asyncio.Task[None] | None = None
-        self.tasks: TaskOwner | None = None
-        """Runs background saves; without it every save is synchronous."""
+        self._tasks = tasks
 
     def now(self) -> None:
         """Save before returning. A disk error is logged, and the next save retries."""
@@ -143,12 +149,12 @@ class TableSaves:
 
     def aside(self) -> None:
         """Save in the background, together with other changes made in this turn of the event loop."""
-        if self.tasks is None or self.tasks.closed:
+        if self._tasks is None or self._tasks.closed:
             self.now()
             return
         self._dirty = True
         if self._running is None:
-            self._running = self.tasks.start(self._save_aside(), f"save-{self._name}")
+            self._running = self._tasks.start(self._save_aside(), f"save-{self._name}")
 
     async def saved(self) -> None:
         """Wait until all changes so far are saved, or saving has failed."""

@@ -3,20 +3,21 @@
 Invariants
 1. Configs are replaced, never changed in place, so a reference stays consistent, and ``is`` tests whether it is
    still the current config.
-2. Every change bumps the data version, is saved, and is reported through ``on_change``, in this order. A failed
-   save does not undo the change: it is logged, and the next ``persist`` retries.
+2. Every change bumps the data version, is saved, and is reported as ``topic_changed``, in this order. A failed save
+   does not undo the change: it is logged, and the next ``persist`` retries.
 3. Built-in topics are created at start if the file lacks them; the file overrides their defaults.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.limits import Bound
 from orbitmq.broker.tables.table_file import TableFile, TableSaves
 from orbitmq.codes import Perm
@@ -32,6 +33,7 @@ from orbitmq.model.topic import (
 )
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner
 
 __all__ = ["TopicTable"]
 
@@ -50,29 +52,26 @@ class TopicTable:
         config: BrokerConfig,
         clock: Clock,
         file: SafeFile,
-        *,
-        on_change: Callable[[TopicConfig], None] | None = None,
-        registered: Callable[[], Awaitable[None]] | None = None,
+        events: BrokerEvents,
+        tasks: TaskOwner | None = None,
     ) -> None:
-        """``on_change`` is called for every topic created or changed; a deletion is published with the next
-        registration. ``registered`` waits, up to a limit, until the name servers have received the reported
-        changes."""
+        """A deleted topic is no ``topic_changed``: its deletion is published with the next registration. ``tasks``
+        runs background saves; without it every save is synchronous."""
         self._config = config
         self._clock = clock
-        self._on_change = on_change
-        self.registered = registered
+        self._events = events
+        events.elected.append(self._elected)
+        events.options_changed.append(self._options_changed)
         self._file = TableFile(file, "topicConfigTable", TopicConfig)
         self.saves = TableSaves(
-            "topics", lambda: self._file.content(self.data_version, self.configs), self._file.write
+            "topics", lambda: self._file.content(self.data_version, self.configs), self._file.write, tasks
         )
         self.configs: dict[str, TopicConfig] = {topic.topic_name: topic for topic in _built_in_topics(config)}
         self.bound = Bound("topics", "maxTopics", lambda: len(self.configs), lambda: config.topics_max)
         self.system_topics: frozenset[str] = names.SYSTEM_TOPICS | self.configs.keys()
         """Topics no request may change; those with the system prefix are not listed."""
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
-        self.on_version: Callable[[], None] | None = None
-        """Called when a change has produced a new version."""
-        self.state_version = 0
+        self._state_version = 0
         """With failover, the epoch in which this broker is master; name servers then ignore the previous master's
         table."""
         self.mapping_version = self.data_version
@@ -241,6 +240,15 @@ class TopicTable:
         self.data_version = data_version
         self.saves.aside()
 
+    def _elected(self, epoch: int) -> None:
+        """Publish the topics under the new epoch, which lets name servers distinguish the new master from the old."""
+        self._state_version = epoch
+        self.touch()
+
+    def _options_changed(self, keys: frozenset[str]) -> None:
+        if "brokerPermission" in keys:
+            self.touch()
+
     # -- saving ----------------------------------------------------------------------------------------
 
     def load(self) -> None:
@@ -279,14 +287,12 @@ class TopicTable:
             self.saves.aside()
         else:
             self.saves.now()
-        if self._on_change is not None:
-            for config in configs:
-                self._on_change(config)
+        for config in configs:
+            self._events.topic_changed(config)
 
     def _bump(self) -> None:
-        self.data_version = self.data_version.next(self._clock.now_ms(), self.state_version)
-        if self.on_version is not None:
-            self.on_version()
+        self.data_version = self.data_version.next(self._clock.now_ms(), self._state_version)
+        self._events.tables_changed()
 
 
 def _built_in_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -63,6 +63,15 @@ class Scrubber:
         """The end of a pass: later bytes may still be only in the page cache."""
         return self._log.whole_end(self._log.flushed)
 
+    def resume_at(self, log_offset: int) -> None:
+        """Continue a pass of an earlier process."""
+        self.position = log_offset
+
+    def skip_segment(self) -> None:
+        """Count the segment at the position as damaged because it cannot be read, and continue after it."""
+        self.damage_count += 1
+        self.position += self._log.segment_bytes - self.position % self._log.segment_bytes
+
     def next_piece(self) -> Piece | None:
         """Returns the next piece to read; None when a pass is complete. The next call then starts another pass."""
         log = self._log

@@ -31,17 +31,17 @@ Bitmap = Callable[[str, bytes], bytes]
 class Extensions:
     """The extensions of each queue, opened when first needed."""
 
-    def __init__(self, fs: FileSystem, config: StoreConfig) -> None:
+    def __init__(self, fs: FileSystem, config: StoreConfig, bitmap: Bitmap | None = None) -> None:
         self._fs = fs
         self._root = config.path("consumequeue_ext")
         self._file_bytes = config.queue_ext_file_bytes
         self._handles_max = config.open_queue_files_max
         self._opened: dict[ConsumeQueue, QueueExt] = {}
-        self.bitmap: Bitmap | None = None
+        self._bitmap = bitmap
 
     def code(self, queue: ConsumeQueue, tag_code: int, store_ms: int, properties: bytes) -> int:
         """Returns the code for a queue's next unit: a new extension's address, or the tag code if the write fails."""
-        bitmap = self.bitmap(queue.topic, properties) if self.bitmap is not None else b""
+        bitmap = b"" if self._bitmap is None else self._bitmap(queue.topic, properties)
         try:
             return self._of(queue).append(ExtUnit(tag_code, store_ms, bitmap))
         except (OSError, ValueError) as error:

@@ -13,7 +13,7 @@ from orbitmq.store.config import StoreConfig
 from orbitmq.store.config_files import ConfigFile
 from orbitmq.store.errors import BadQueueName
 from orbitmq.store.queues.consume_queue import ConsumeQueue, HandleCache
-from orbitmq.store.queues.extensions import Extensions
+from orbitmq.store.queues.extensions import Bitmap, Extensions
 
 __all__ = ["DeletedTopics", "QueueTable"]
 
@@ -23,12 +23,12 @@ logger = logging.getLogger(__name__)
 class QueueTable:
     """Queues by topic and id, created when first needed. The store's hot path reads ``by_key`` directly."""
 
-    def __init__(self, fs: FileSystem, config: StoreConfig) -> None:
+    def __init__(self, fs: FileSystem, config: StoreConfig, filter_bitmap: Bitmap | None = None) -> None:
         self._fs = fs
         self._root = config.path("consumequeue")
         self._file_units = config.queue_file_units
         self._handles = HandleCache(fs, config.open_queue_files_max)
-        self.extensions = Extensions(fs, config) if config.queue_ext_enabled else None
+        self.extensions = Extensions(fs, config, filter_bitmap) if config.queue_ext_enabled else None
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
 

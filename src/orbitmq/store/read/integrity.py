@@ -62,12 +62,20 @@ class Integrity:
         """Damaged messages found since the start."""
         self.repaired_count = 0
         """Queue units repaired since the start."""
-        self.fetch: Callable[[int, str, int], bool] | None = None
-        """Starts to repair the record at a log offset from another broker, for readers of a queue; returns whether a
-        repair is in progress. It ends with ``fetch_ended``."""
+        self._fetch: Callable[[int, str, int], bool] | None = None
         self._fetching: set[int] = set()
         self.refused_count = 0
         """Number of times bytes from a master were refused because they contained a damaged record."""
+
+    def fetch_with(self, fetch: Callable[[int, str, int], bool] | None) -> None:
+        """Repair records with ``fetch`` from now on. It starts to repair the record at a log offset from another
+        broker, for readers of a queue, and returns whether a repair is in progress, which ends with
+        ``fetch_ended``."""
+        self._fetch = fetch
+
+    def refused(self) -> None:
+        """Count bytes from a master that were refused."""
+        self.refused_count += 1
 
     def is_damage(self, log_offset: int, size: int) -> bool:
         """Whether a unit whose record is not in the log is damaged. A unit for a message known to be lost is not."""
@@ -117,9 +125,9 @@ class Integrity:
 
     def _starts_fetch(self, queue: ConsumeQueue, number: int) -> bool:
         unit = queue.unit(number)
-        if self.fetch is None or unit is None or not self._log.start <= unit[0] < self._log.end:
+        if self._fetch is None or unit is None or not self._log.start <= unit[0] < self._log.end:
             return False
-        if not self.fetch(unit[0], queue.topic, queue.queue_id):
+        if not self._fetch(unit[0], queue.topic, queue.queue_id):
             return False
         self._fetching.add(unit[0])
         return True
@@ -156,7 +164,7 @@ class Integrity:
 
     def found(self, log_offset: int, reason: str) -> None:
         """Handle a damaged record that no reader has met: repair it from another broker, or report it once."""
-        if self.fetch is not None and self.fetch(log_offset, "", 0):
+        if self._fetch is not None and self._fetch(log_offset, "", 0):
             return
         key = ("", 0, log_offset)
         if key not in self._attempts_left:
@@ -178,8 +186,8 @@ class Integrity:
         if walked:
             return True
         key = ("", 0, log_offset)
-        if self.fetch is not None:
-            self.fetch(log_offset, "", 0)
+        if self._fetch is not None:
+            self._fetch(log_offset, "", 0)
         if key not in self._attempts_left:
             self.damaged_count += 1
             scanned = scan(record, 0, len(record), log_base=log_offset)

@@ -54,6 +54,18 @@ class QueueReader:
         self.confirm_offset: int | None = None
         """Records that end after this are not served yet; None serves all."""
 
+    def written_from(self, log_offset: int) -> None:
+        """Set ``own_offset``."""
+        self.own_offset = log_offset
+
+    def limit(self, log_offset: int | None) -> None:
+        """Set ``confirm_offset``."""
+        self.confirm_offset = log_offset
+
+    def correct_offsets(self, corrects: bool) -> None:
+        """Set ``corrects_offsets``."""
+        self.corrects_offsets = corrects
+
     def read(
         self,
         topic: str,

@@ -35,7 +35,7 @@ _max_offset = attrgetter("max_offset")
 
 
 class Appender:
-    """Appends to the log. The store sets ``refusal`` when writes are not allowed."""
+    """Appends to the log."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Appender:
         prepare_segment: Callable[[], None],
         write_failed: Callable[[OSError | StoreUnavailable], None],
         cut_back: Callable[[int], None],
-        on_arrival: Arrival | None = None,
+        arrived: Sequence[Arrival] = (),
     ) -> None:
         self.refusal = ""
         """Why appends are currently refused; empty when they are not."""
@@ -64,7 +64,11 @@ class Appender:
         self._prepare_segment = prepare_segment
         self._write_failed = write_failed
         self._cut_back = cut_back
-        self._on_arrival = on_arrival
+        self._arrived = arrived
+
+    def refuse(self, reason: str) -> None:
+        """Refuse appends for this reason; empty accepts them again."""
+        self.refusal = reason
 
     def append(self, message: NewMessage) -> Appended:
         """See ``MessageStore.append``."""
@@ -206,9 +210,9 @@ class Appender:
 
     def announce(self, queues: Iterable[ConsumeQueue]) -> None:
         """Notify waiting readers of new messages in these queues."""
-        if self._on_arrival is not None:
-            for queue in queues:
-                self._on_arrival(queue.topic, queue.queue_id)
+        for queue in queues:
+            for subscriber in self._arrived:
+                subscriber(queue.topic, queue.queue_id)
 
     def _too_large(self, body_bytes: int) -> StoreError:
         limit = self._parts.config.message_bytes_max
@@ -217,7 +221,7 @@ class Appender:
     def _append_one_by_one(self, messages: Sequence[NewMessage]) -> list[Appended]:
         """Append a batch larger than a segment, still all or nothing: the log is cut back on failure."""
         start = self._log.end
-        arrival, self._on_arrival = self._on_arrival, None
+        arrived, self._arrived = self._arrived, ()
         try:
             results = [self.append(message) for message in messages]
         except StoreError:
@@ -225,10 +229,10 @@ class Appender:
                 self._cut_back(start)
             raise
         finally:
-            self._on_arrival = arrival
-        if arrival is not None:
-            for topic, queue_id in dict.fromkeys((message.topic, message.queue_id) for message in messages):
-                arrival(topic, queue_id)
+            self._arrived = arrived
+        for topic, queue_id in dict.fromkeys((message.topic, message.queue_id) for message in messages):
+            for subscriber in arrived:
+                subscriber(topic, queue_id)
         return results
 
     def _create_queue(self, topic: str, queue_id: int) -> ConsumeQueue:

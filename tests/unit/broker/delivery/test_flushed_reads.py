@@ -12,6 +12,7 @@ from tests.support.waiting import until_async
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_role
 from orbitmq.broker.delivery import flushed_reads
 from orbitmq.broker.delivery.flushed_reads import FlushedReads
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.store.types import FlushMode
 
 
@@ -24,6 +25,9 @@ class Log:
         self.confirm_offset: int | None = None
         self.waiting: list[tuple[int, Callable[[bool], None]]] = []
         self.failed = False
+
+    def limit_reads(self, log_offset: int | None) -> None:
+        self.confirm_offset = log_offset
 
     def when_flushed(self, log_end: int, callback: Callable[[bool], None]) -> None:
         if self.failed:
@@ -49,13 +53,13 @@ class World:
         self.log = Log()
         self.config = BrokerConfig()
         self.woken: list[tuple[str, int]] = []
-        self.reads = FlushedReads(
-            self.config, cast(Any, self.log), lambda topic, queue_id: self.woken.append((topic, queue_id))
-        )
+        self.events = BrokerEvents()
+        self.events.readable.of_any.append(lambda topic, queue_id: self.woken.append((topic, queue_id)))
+        FlushedReads(self.config, cast(Any, self.log), self.events)
 
     def put(self, topic: str, queue_id: int = 0) -> None:
         self.log.max_log_offset += 10
-        self.reads.arrived(topic, queue_id)
+        self.events.arrived(topic, queue_id)
 
     def take_woken(self) -> list[tuple[str, int]]:
         woken, self.woken = self.woken, []

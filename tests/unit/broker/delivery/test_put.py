@@ -12,10 +12,10 @@ from tests.unit.broker.kit import CONFIG, door, message, open_store, safe_file
 
 from orbitmq.broker.delivery.put import PENDING_ACKS_MAX
 from orbitmq.broker.delivery.schedule import Schedule
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import SystemBusy
-from orbitmq.model.delay_levels import DelayLevels
 from orbitmq.model.names import SCHEDULE_TOPIC
 from orbitmq.record.properties import encode_properties
 from orbitmq.store.errors import StoreUnavailable
@@ -108,11 +108,11 @@ def test_cursors_of_delay_levels_are_saved_when_what_they_passed_is_safe(tmp_pat
     schedule = Schedule(
         config=CONFIG,
         store=store,
-        levels=DelayLevels(),
         puts=puts,
         stats=BrokerStats(),
         file=safe_file(tmp_path, "delayOffset.json"),
         clock=clock,
+        events=BrokerEvents(),
     )
     saved = tmp_path / "delayOffset.json"
 
@@ -148,11 +148,11 @@ def test_a_cursor_is_saved_when_what_it_passed_is_on_the_disk_under_async_flush_
     schedule = Schedule(
         config=CONFIG,
         store=store,
-        levels=DelayLevels(),
         puts=puts,
         stats=BrokerStats(),
         file=safe_file(tmp_path, "delayOffset.json"),
         clock=clock,
+        events=BrokerEvents(),
     )
 
     async def run() -> None:
@@ -224,11 +224,11 @@ def test_a_master_that_loses_its_office_goes_back_to_the_saved_cursors_of_delay_
     schedule = Schedule(
         config=CONFIG,
         store=store,
-        levels=DelayLevels(),
         puts=puts,
         stats=BrokerStats(),
         file=safe_file(tmp_path, "delayOffset.json"),
         clock=clock,
+        events=BrokerEvents(),
     )
 
     async def deliver_one() -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.unit.broker.kit import CONFIG, door, message, open_store, safe_file
 
 from orbitmq.broker.delivery.schedule import Schedule
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.errors import MessageIllegal
 from orbitmq.model.delay_levels import DelayLevels
@@ -24,7 +25,7 @@ from orbitmq.runtime.clock import SYSTEM_CLOCK, ForwardClock
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import MessageTooLarge, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import Appended, Arrival, NewMessage
+from orbitmq.store.types import Appended, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
 
 START_MS = 1_700_000_000_000
@@ -44,11 +45,11 @@ class Bench:
         schedule = Schedule(
             config=CONFIG,
             store=self.store,
-            levels=self.levels,
             puts=self.puts,
             stats=BrokerStats(),
             file=safe_file(self.directory, "delayOffset.json"),
             clock=self.brokers_clock,
+            events=BrokerEvents(),
         )
         schedule.load()
         return schedule
@@ -276,27 +277,23 @@ def read_json_offsets(path: Path) -> dict[str, int]:
 
 def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path) -> None:
     """With the real clock: an idle service notices a new message at once, and delivers it when it is due."""
-    listeners: list[Arrival] = []
-    store = open_store(tmp_path, on_arrival=lambda topic, queue_id: listeners[0](topic, queue_id))
-    levels = DelayLevels("1s")
-
+    events = BrokerEvents()
+    store = open_store(tmp_path, arrived=[events.readable])
     puts = door(store, SYSTEM_CLOCK)
 
     async def main() -> float:
         schedule = Schedule(
             config=CONFIG,
             store=store,
-            levels=levels,
             puts=puts,
             stats=BrokerStats(),
             file=safe_file(tmp_path, "delayOffset.json"),
             clock=SYSTEM_CLOCK,
+            events=events,
         )
         schedule.load()
         arrived = asyncio.Event()
-        listeners.append(
-            lambda topic, queue_id: schedule.arrived(queue_id) if topic == SCHEDULE_TOPIC else arrived.set()
-        )
+        events.readable.of_topic["T"] = lambda _queue_id: arrived.set()
         schedule.start()
         await asyncio.sleep(0.05)
         store._appender._now_ms = SYSTEM_CLOCK.now_ms
@@ -335,11 +332,11 @@ def test_a_delay_is_kept_with_filter_extensions(tmp_path: Path, extensions_lost:
     schedule = Schedule(
         config=CONFIG,
         store=store,
-        levels=DelayLevels(),
         puts=door(store, clock),
         stats=BrokerStats(),
         file=safe_file(tmp_path, "delayOffset.json"),
         clock=clock,
+        events=BrokerEvents(),
     )
     clock.advance(4_990)
     assert asyncio.run(schedule.deliver_due()) == START_MS + 5_000

@@ -12,6 +12,7 @@ from tests.unit.broker.kit import door, open_store
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.parking import out_ms
 from orbitmq.broker.delivery.timers import Timers
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.recall import RecallHandle, recall_handle
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import BrokerError, IllegalOperation
@@ -41,7 +42,14 @@ class Bench:
     def new_timers(self) -> Timers:
         config = BrokerConfig(broker_name="broker-a", **self.options)  # type: ignore[arg-type]  # values of several types by name
         self.puts = door(self.store, self.clock, config)
-        return Timers(config=config, store=self.store, puts=self.puts, fs=LOCAL_FILE_SYSTEM, clock=self.clock)
+        return Timers(
+            config=config,
+            store=self.store,
+            puts=self.puts,
+            fs=LOCAL_FILE_SYSTEM,
+            clock=self.clock,
+            events=BrokerEvents(),
+        )
 
     def send(self, body: bytes, topic: str = "T", **properties: str) -> NewMessage:
         message = NewMessage(

@@ -16,6 +16,7 @@ from orbitmq.broker.delivery import transactions as transactions_module
 from orbitmq.broker.delivery.half_messages import as_committed, mark_offsets, op_message
 from orbitmq.broker.delivery.parking import Parking
 from orbitmq.broker.delivery.transactions import Transactions
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.transactions import TransactionHandlers
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.broker.tables.clients import ProducerTable
@@ -35,6 +36,7 @@ from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import offset_message_id
 from orbitmq.record.properties import decode_properties, encode_properties
 from orbitmq.requests import RequestCode
+from orbitmq.runtime.clock import ClockSteps
 from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.types import Appended, NewMessage
 from orbitmq.testing.manual_clock import ManualClock
@@ -70,7 +72,9 @@ class Bench:
         self.clock = ManualClock()
         self.config = BrokerConfig(broker_name="broker-a", transaction_check_count_max=3, **options)
         self.store = open_store(directory, self.clock)
-        self.topics = TopicTable(self.config, self.clock, safe_file(directory, "topics.json"))
+        self.topics = TopicTable(
+            self.config, self.clock, safe_file(directory, "topics.json"), events=BrokerEvents()
+        )
         self.topics.load()
         self.offsets = ConsumerOffsets(self.config, self.clock, safe_file(directory, "offsets.json"))
         self.producers = ProducerTable(self.config, self.clock)
@@ -184,7 +188,8 @@ def test_half_commit_and_mark_are_what_apache_stores() -> None:
         for k, v in half["properties"].items()
         if k not in ("REAL_TOPIC", "REAL_QID", "__transactionId__")
     }
-    message = Parking(BrokerConfig(), DelayLevels(), ManualClock()).of_producer(
+    clock = ManualClock()
+    message = Parking(BrokerConfig(), DelayLevels(), ClockSteps(clock, lambda: 0), clock).of_producer(
         NewMessage(
             "GoldenTx", 0, bytes.fromhex(half["bodyHex"]), encode_properties(sent), 1, HOST, sys_flag=4
         )

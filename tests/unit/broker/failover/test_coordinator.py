@@ -12,7 +12,8 @@ import pytest
 from tests.sim.loop import SimLoop
 
 from orbitmq.broker.config import BrokerConfig, BrokerRole
-from orbitmq.broker.failover import coordinator
+from orbitmq.broker.events import BrokerEvents
+from orbitmq.broker.failover import parts
 from orbitmq.broker.failover.coordinator import Failover
 from orbitmq.broker.failover.etcd import Compare, KeyValue, Put
 from orbitmq.broker.failover.state import (
@@ -83,6 +84,9 @@ class Log:
         self.max_log_offset = log_end
         self.recovery = SimpleNamespace(clean=is_clean)
 
+    def limit_reads(self, log_offset: int) -> None:
+        self.confirm_offset = log_offset
+
     def truncate(self, log_offset: int) -> None:
         self.max_log_offset = log_offset
 
@@ -96,33 +100,18 @@ def candidate(
 ) -> tuple[Failover, Etcd]:
     """Member 3, whose log ends at ``log_end``. ``in_doubt``: its machine lost its power under ASYNC_FLUSH."""
     etcd = Etcd()
-    monkeypatch.setattr(coordinator, "EtcdClient", lambda *_, **__: etcd)
+    monkeypatch.setattr(parts, "EtcdClient", lambda *_, **__: etcd)
     file = SafeFile(FaultyFileSystem(), "/failover.json")
     file.save(b'{"epoch": 1, "exposed": "boot before this one"}')
-    acks = SimpleNamespace(in_sync=None)
-    roles: Any = SimpleNamespace(
-        address="a",
-        ha_address="h",
-        freeze=frozen,
-        replicas=SimpleNamespace(acks=acks),
-        follower=SimpleNamespace(),
-    )
+    roles: Any = SimpleNamespace(address="a", ha_address="h", freeze=frozen)
     store: Any = Log(log_end, is_clean=not in_doubt)
     config = BrokerConfig(
         failover_enabled=True, broker_id=3, failover_group="g", etcd_endpoints="http://e:1", **options
     )
     gate: Any = SimpleNamespace()
-    in_sync: Any = SimpleNamespace(safe_end_announced=None)
-    failover = Failover(
-        config=config,
-        store=store,
-        roles=roles,
-        gate=gate,
-        in_sync=in_sync,
-        file=file,
-        on_elected=lambda _epoch: None,
-    )
-    return failover, etcd
+    events = BrokerEvents()
+    group = parts.FailoverParts.of(config, store, file, events)
+    return Failover(config, store, group, roles, gate, events), etcd
 
 
 async def stand(failover: Failover, etcd: Etcd, seconds: float) -> bool:
@@ -253,10 +242,10 @@ def test_what_this_process_knows_to_be_acknowledged_is_not_cut_off(monkeypatch: 
         failover, etcd = candidate(monkeypatch)
         state = GroupState(2, 1, [1, 3], [Beginning(1, 0), Beginning(2, LOG_END - 400)])
         etcd.keys["state"] = KeyValue("", msgspec.json.encode(state), 1, REVISION, 0)
-        failover._store.confirm_offset = LOG_END - 399
+        failover._store.limit_reads(LOG_END - 399)
         with pytest.raises(StateError, match=r"from offset 600 to 601, "):
             await failover.look()
-        failover._store.confirm_offset = LOG_END - 400
+        failover._store.limit_reads(LOG_END - 400)
         await failover.look()
         assert failover._store.max_log_offset == LOG_END - 400
 

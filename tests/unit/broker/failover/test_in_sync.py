@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.failover.in_sync import InSyncSet
 from orbitmq.broker.replication.master import SlaveLink
 from orbitmq.store.message_store import MessageStore
@@ -39,9 +40,8 @@ class Log:
     def confirm_offset(self) -> int:
         return self.max_log_offset if self.held_back is None else self.held_back
 
-    @confirm_offset.setter
-    def confirm_offset(self, value: int | None) -> None:
-        self.held_back = value
+    def limit_reads(self, log_offset: int | None) -> None:
+        self.held_back = log_offset
 
 
 @dataclass
@@ -58,12 +58,15 @@ class World:
         self.log = Log()
         self.links: list[Link] = []
         self.woken: list[tuple[str, int]] = []
+        events = BrokerEvents()
+        events.readable.of_any.append(lambda topic, queue_id: self.woken.append((topic, queue_id)))
+        self.arrived = events.arrived
         config = BrokerConfig(failover_enabled=True, broker_id=1, slave_timeout_ms=3_000, **self.options)
         self.set = InSyncSet(
             config,
             cast(MessageStore, self.log),
-            lambda: cast(list[SlaveLink], self.links),
-            lambda topic, queue_id: self.woken.append((topic, queue_id)),
+            cast(list[SlaveLink], self.links),
+            events,
         )
 
     def begin(self, *members: int) -> None:
@@ -71,7 +74,7 @@ class World:
 
     def write(self, size: int = 100) -> None:
         self.log.max_log_offset += size
-        self.set.arrived("T", 0)
+        self.arrived("T", 0)
 
 
 def test_master_alone_is_its_own_set() -> None:
@@ -87,18 +90,18 @@ def test_safe_is_what_the_slowest_member_has_and_strangers_do_not_count() -> Non
     world.begin(1, 2, 3)
     assert world.set.safe_end() == -1, "two members are missing"
     world.write()
-    world.links = [Link(2, 80), Link(3, 60), Link(0, 100)]
+    world.links[:] = [Link(2, 80), Link(3, 60), Link(0, 100)]
     assert world.set.safe_end() == 60
     world.links.append(Link(3, 20))  # an old connection of the same member
     assert world.set.safe_end() == 60
-    world.links = [Link(2, 100), Link(0, 100)]
+    world.links[:] = [Link(2, 100), Link(0, 100)]
     assert world.set.safe_end() == -1
 
 
 def test_consumers_wait_for_the_set_and_are_woken_under_load() -> None:
     world = World()
     world.begin(1, 2)
-    world.links = [Link(2, 0)]
+    world.links[:] = [Link(2, 0)]
     world.write()
     world.write()
     assert not world.woken
@@ -137,7 +140,7 @@ def test_a_slave_shows_what_its_master_says_is_safe_and_a_new_master_goes_on_fro
     assert world.log.confirm_offset == 100, "what was safe stays so"
     world.set.safe_end_announced(200)
     assert world.log.confirm_offset == 100, "a master decides by itself"
-    world.links = [Link(2, 200)]
+    world.links[:] = [Link(2, 200)]
     world.set.progressed()
     assert (world.log.confirm_offset, world.woken) == (200, [("T", 0)])
 
@@ -147,7 +150,7 @@ def test_under_sync_flush_consumers_read_what_is_also_on_the_masters_disk() -> N
     world = World()
     world.log.flush_mode = FlushMode.SYNC
     world.begin(1, 2)
-    world.links = [Link(2, 0)]
+    world.links[:] = [Link(2, 0)]
     world.write()
     world.links[0].acknowledged = 100
     world.set.progressed()
@@ -167,7 +170,7 @@ def test_slave_joins_only_after_it_was_waited_for() -> None:
     world.write()
     assert world.set.proposal(1.0) is None
     world.write(50)  # acknowledged by the master alone
-    world.links = [Link(2, 100)]  # where the log ended at the last look: near
+    world.links[:] = [Link(2, 100)]  # where the log ended at the last look: near
     assert world.set.proposal(2.0) is None, "it lacks what was acknowledged meanwhile"
     assert world.set.safe_end() == 100, "but from now on nothing is acknowledged without it"
     world.links[0].acknowledged = 149
@@ -186,7 +189,7 @@ def test_slave_that_stops_while_it_joins_is_waited_for_no_longer() -> None:
     world = World()
     world.begin(1)
     world.write()
-    world.links = [Link(2, 0)]
+    world.links[:] = [Link(2, 0)]
     assert world.set.proposal(1.0) is None
     assert world.set.safe_end() == 0
     world.write()
@@ -202,10 +205,10 @@ def test_slave_that_stops_while_it_joins_is_waited_for_no_longer() -> None:
 def test_member_leaves_when_it_is_gone_or_lags_too_long() -> None:
     world = World({"not_caught_up_ms": 15_000})
     world.begin(1, 2, 3)
-    world.links = [Link(2, 0), Link(3, 0)]
+    world.links[:] = [Link(2, 0), Link(3, 0)]
     world.write()
     assert world.set.proposal(1.0) is None
-    world.links = [Link(3, 50)]
+    world.links[:] = [Link(3, 50)]
     assert world.set.proposal(2.9) is None
     assert world.set.proposal(4.1) == frozenset({1, 3}), "no connection for slaveTimeout"
     assert world.set.safe_end() == -1, "etcd has not said so yet"
@@ -229,5 +232,5 @@ def test_number_of_copies_asked_for_is_a_bound_of_its_own(options: dict[str, Any
     world.begin(1, 2)
     world.write()
     # 3 follows without being in the set.
-    world.links = [Link(2, 60), Link(3, 40 if options["in_sync_replicas"] == 3 else 90)]
+    world.links[:] = [Link(2, 60), Link(3, 40 if options["in_sync_replicas"] == 3 else 90)]
     assert world.set.safe_end() == expected

@@ -26,7 +26,7 @@ class Slaves:
     def __init__(self, *ends: int, **options: Any) -> None:
         self.ends = list(ends)
         config = BrokerConfig(role=BrokerRole.SYNC_MASTER, **{"slave_timeout_ms": 30, **options})
-        self.acks = AckWaiters(config, lambda: self.ends)
+        self.acks = AckWaiters(config, lambda: self.ends, lambda: None)
         self.codes: list[int] = []
 
     def wait(self, log_end: int) -> None:
@@ -54,7 +54,10 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     ],
 )
 def test_who_waits(role: BrokerRole, replicas: int, required: bool) -> None:
-    assert AckWaiters(BrokerConfig(role=role, in_sync_replicas=replicas), list).required is required
+    assert (
+        AckWaiters(BrokerConfig(role=role, in_sync_replicas=replicas), list, lambda: None).required
+        is required
+    )
 
 
 def test_report_answers_what_it_covers_in_order() -> None:

@@ -11,7 +11,11 @@ import pytest
 from tests.unit.broker.kit import message, open_store
 
 from orbitmq.broker.config import BrokerConfig
-from orbitmq.broker.replication.master import ReplicaServer, SlaveLink
+from orbitmq.broker.events import BrokerEvents
+from orbitmq.broker.failover.in_sync import InSyncSet
+from orbitmq.broker.failover.mastership import Mastership
+from orbitmq.broker.replication.master import ReplicaGroup, ReplicaServer, SlaveLink
+from orbitmq.broker.replication.protection import StreamProtection
 from orbitmq.broker.replication.stream import TransferReader, encode_greeting, encode_report
 
 
@@ -47,9 +51,17 @@ class Wire(asyncio.Transport):
 class Master:
     """A server over a store with some messages, inside a running loop."""
 
-    def __init__(self, root: Path, *, count: int = 10, **options: Any) -> None:
-        self.store = open_store(root)
-        self.server = ReplicaServer(BrokerConfig(**options), self.store)
+    def __init__(self, root: Path, *, count: int = 10, epoch: int | None = None, **options: Any) -> None:
+        self.events = BrokerEvents()
+        self.store = open_store(root, arrived=self.events.arrived)
+        config = BrokerConfig(**options)
+        self.mastership = Mastership()
+        group = None
+        if epoch is not None:
+            links: list[SlaveLink] = []
+            group = ReplicaGroup(links, InSyncSet(config, self.store, links, self.events), self.mastership)
+            self.mastership.begin(epoch)
+        self.server = ReplicaServer(config, self.store, self.events, StreamProtection(), group)
         self.add(count)
 
     def add(self, count: int) -> None:
@@ -81,7 +93,6 @@ def test_a_slave_is_sent_the_log_after_its_first_report_and_what_comes_later(tmp
         assert before[0][0] == 0
         sent = link.next_offset
         master.add(3)
-        master.server.wake()
         await asyncio.sleep(0)
         assert b"".join(body for _, body in wire.transfers()) == master.log[sent:]
         link.data_received(encode_report(link.next_offset))
@@ -184,9 +195,9 @@ def test_connections_that_report_nothing_keep_no_slave_away(tmp_path: Path) -> N
 
 def test_with_failover_only_a_master_serves_and_only_its_own_epoch(tmp_path: Path) -> None:
     async def scenario() -> None:
-        master = Master(tmp_path)
+        master = Master(tmp_path, epoch=0)
         for epoch, greeting, served in ((0, 3, False), (3, 3, True), (4, 3, False)):
-            master.server.epoch = epoch
+            master.mastership.begin(epoch)
             link, wire = master.connect()
             link.data_received(encode_greeting(2, greeting) + encode_report(0))
             assert wire.aborted is not served, epoch
@@ -198,9 +209,8 @@ def test_with_failover_only_a_master_serves_and_only_its_own_epoch(tmp_path: Pat
 
 def test_members_of_the_group_are_told_what_is_safe_and_other_slaves_are_not(tmp_path: Path) -> None:
     async def scenario() -> None:
-        master = Master(tmp_path)
-        master.server.epoch = 3
-        master.store.confirm_offset = 100
+        master = Master(tmp_path, epoch=3)
+        master.store.limit_reads(100)
         member, wire = master.connect()
         member.data_received(encode_greeting(2, 3) + encode_report(0))
         other, plain = master.connect()
@@ -210,14 +220,14 @@ def test_members_of_the_group_are_told_what_is_safe_and_other_slaves_are_not(tmp
         assert (wire.safe_end, plain.safe_end) == (100, -1)
         now = asyncio.get_running_loop().time()
         for safe in (250, 250):
-            master.store.confirm_offset = safe
+            master.store.limit_reads(safe)
             member.tick(now)
             other.tick(now)
         assert (wire.transfers(), wire.safe_end) == ([], 250)
         member.tick(now)
         assert not wire.written, "once is enough"
         assert not plain.written
-        master.store.confirm_offset = 300
+        master.store.limit_reads(300)
         master.add(1)
         member.pump()
         wire.transfers()
@@ -231,8 +241,7 @@ def test_changed_tables_are_told_once_and_only_to_members_of_the_group(tmp_path:
     """A slave of Apache's is sent nothing that its own master would not send."""
 
     async def scenario() -> None:
-        master = Master(tmp_path)
-        master.server.epoch = 3
+        master = Master(tmp_path, epoch=3)
         member, member_wire = master.connect()
         member.data_received(encode_greeting(2, 3) + encode_report(0))
         other, other_wire = master.connect()
@@ -243,7 +252,7 @@ def test_changed_tables_are_told_once_and_only_to_members_of_the_group(tmp_path:
         member.tick(now)
         member_wire.transfers()
         for _ in range(3):
-            master.server.tables_changed()
+            master.events.tables_changed()
         member.pause_writing()
         member.tick(now)
         assert not member_wire.written, "later, when the socket has room"

@@ -13,8 +13,9 @@ from tests.unit.broker.kit import CONFIG, safe_file
 
 from orbitmq.broker.delivery.schedule import Schedule
 from orbitmq.broker.delivery.timers import Timers
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.replication import metadata_sync
-from orbitmq.broker.replication.metadata_sync import Delays, KeptTable, MetadataSync
+from orbitmq.broker.replication.metadata_sync import CopiedTable, KeptTable, MetadataSync, SyncedTables
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
@@ -114,17 +115,26 @@ class World:
         self.master = Master()
         self.log = Log()
         self.delays, self.timers = Taken(), Taken()
-        self.topics = TopicTable(CONFIG, clock, safe_file(directory, "topics.json"))
-        self.groups = GroupTable(CONFIG, clock, safe_file(directory, "subscriptionGroup.json"))
+        self.kept: dict[int, CopiedTable] = {}
+        self.events = BrokerEvents()
+        self.topics = TopicTable(CONFIG, clock, safe_file(directory, "topics.json"), events=BrokerEvents())
+        self.groups = GroupTable(
+            CONFIG, clock, safe_file(directory, "subscriptionGroup.json"), events=BrokerEvents()
+        )
         self.offsets = ConsumerOffsets(CONFIG, clock, safe_file(directory, "consumerOffset.json"))
         self.sync = MetadataSync(
             config=CONFIG,
-            topics=self.topics,
-            offsets=self.offsets,
-            delays=Delays(cast(Schedule, self.delays), cast(Timers, self.timers)),
-            groups=self.groups,
+            tables=SyncedTables(
+                self.topics,
+                self.groups,
+                self.offsets,
+                cast(Schedule, self.delays),
+                cast(Timers, self.timers),
+                kept=self.kept,
+            ),
             rpc=cast(RpcClient, self.master),
             store=cast(MessageStore, self.log),
+            events=self.events,
         )
         self.sync.master_address = "master:1"
 
@@ -167,14 +177,14 @@ def test_news_of_the_master_copy_topics_and_groups_at_once(world: World) -> None
     async def run() -> None:
         world.sync.start()
         world.sync.master_address = "master:1"
-        world.sync.news()
-        world.sync.news()
+        world.events.master_tables_changed()
+        world.events.master_tables_changed()
         async with asyncio.timeout(2):  # the first round would come after 3 s
             while world.copied() != [True, False, False, True, False]:  # noqa: ASYNC110  # a sync tells nobody
                 await asyncio.sleep(0)
         assert world.master.asked == [ORDER[0], ORDER[3]]
         await world.sync.stop()
-        world.sync.news()
+        world.events.master_tables_changed()
         await asyncio.sleep(0)
         assert len(world.master.asked) == 2, "a promoted broker copies nothing"
 
@@ -303,7 +313,7 @@ def test_table_that_means_nothing_here_is_kept_as_it_came(world: World, tmp_path
     kept.load()
     assert kept.encode() == b'{"messageRequestModeMap":{}}'
     code = int(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-    world.sync.kept = {code: kept}
+    world.kept[code] = kept
     world.master.answers[code] = MODES
     world.round()
     assert world.master.asked == with_log_ends([*ORDER[:-1], code, ORDER[-1]])

@@ -16,7 +16,16 @@ from orbitmq.broker.replication.stream import (
     encode_safe_end,
     encode_transfer_head,
 )
+from orbitmq.store.message_store import MessageStore
 from orbitmq.testing.manual_clock import ManualClock
+
+
+def following(store: MessageStore, member: Membership | None = None) -> MasterLink:
+    """A link whose changed tables are copied immediately."""
+    link: MasterLink = MasterLink(
+        BrokerConfig(), store, ManualClock(), lambda: link.tables_copied(), b"", member
+    )
+    return link
 
 
 @pytest.mark.parametrize("cut", [0, 5, 12, 17, 24, 30])
@@ -25,7 +34,7 @@ def test_news_and_the_safe_end_are_told_once_in_any_pieces(tmp_path: Path, cut: 
         store = open_store(tmp_path)
         told: list[int | str] = []
         member = Membership(b"", told.append)
-        link = MasterLink(BrokerConfig(), store, ManualClock(), b"", member, lambda: told.append("news"))
+        link = MasterLink(BrokerConfig(), store, ManualClock(), lambda: told.append("news"), b"", member)
         link.connection_made(Wire())
         link.data_received(encode_transfer_head(0, 0))
         assert told == ["news"], "what changed before the master had this link"
@@ -48,7 +57,7 @@ def test_news_and_the_safe_end_are_told_once_in_any_pieces(tmp_path: Path, cut: 
 def test_a_slave_that_is_in_no_group_takes_neither(tmp_path: Path, control: bytes) -> None:
     async def scenario() -> None:
         store = open_store(tmp_path)
-        link = MasterLink(BrokerConfig(), store, ManualClock())
+        link = following(store)
         link.connection_made(Wire())
         link.data_received(control)
         assert link.closed.done()
@@ -79,7 +88,7 @@ def test_a_member_under_sync_flush_reports_what_is_flushed(tmp_path: Path) -> No
         log = record_bytes(tmp_path / "master", 3)
         store, wire = open_store(tmp_path), Wire()
         member = Membership(b"", lambda _end: None, reports_flushed=True)
-        link = MasterLink(BrokerConfig(), store, ManualClock(), b"", member)
+        link = following(store, member)
         link.connection_made(wire)
         assert reports(wire) == [0], "the first report says where the log ends"
         half = len(log) // 2
@@ -101,7 +110,7 @@ def test_other_slaves_report_what_is_written(tmp_path: Path, member: Membership 
     async def scenario() -> None:
         log = record_bytes(tmp_path / "master", 1)
         store, wire = open_store(tmp_path), Wire()
-        link = MasterLink(BrokerConfig(), store, ManualClock(), b"", member)
+        link = following(store, member)
         link.connection_made(wire)
         link.data_received(encode_transfer_head(0, len(log)) + log)
         assert bytes(wire.written) == encode_report(0) + encode_report(len(log))
@@ -124,9 +133,9 @@ def test_a_member_reports_nothing_new_before_it_has_copied_the_tables(
             BrokerConfig(replication_heartbeat_ms=-1),
             store,
             ManualClock(),
+            lambda: news.append(1),
             b"",
             member,
-            lambda: news.append(1),
         )
         link.connection_made(wire)
         link.data_received(encode_transfer_head(0, half) + log[:half])

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.broker.kit import CONFIG, FakeConnection, channel, notices, peer, subscriptions
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.clients import ConsumerTable, PeerInfo, ProducerTable
 from orbitmq.model.subscription import SubscriptionData, subscribe_by_tags
 from orbitmq.testing.manual_clock import ManualClock
@@ -44,7 +45,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def table(clock: ManualClock) -> ConsumerTable:
-    return ConsumerTable(CONFIG, clock)
+    return ConsumerTable(CONFIG, clock, events=BrokerEvents())
 
 
 def test_every_member_is_told_when_one_joins(table: ConsumerTable) -> None:
@@ -101,7 +102,7 @@ def test_a_heartbeat_without_subscriptions_keeps_them(table: ConsumerTable) -> N
     ],
 )
 def test_nobody_is_told_when_a_flag_forbids_it(config: BrokerConfig) -> None:
-    table = ConsumerTable(config, ManualClock())
+    table = ConsumerTable(config, ManualClock(), events=BrokerEvents())
     one = peer(1)
     register(table, one, notify=config is not CONFIG)
     table.unregister("g", one, notify=config is not CONFIG)
@@ -118,7 +119,7 @@ def test_a_broadcasting_group_is_never_told(table: ConsumerTable) -> None:
 
 def test_notices_are_collected_when_they_may_not_be_sent_at_once() -> None:
     config = BrokerConfig(notify_at_once=False)
-    table = ConsumerTable(config, ManualClock())
+    table = ConsumerTable(config, ManualClock(), events=BrokerEvents())
     one, two = peer(1), peer(2)
     register(table, one)
     register(table, two)
@@ -134,7 +135,7 @@ def test_notices_are_collected_when_they_may_not_be_sent_at_once() -> None:
 
 def test_a_closed_connection_leaves_all_its_groups(table: ConsumerTable) -> None:
     gone: list[str] = []
-    table.on_group_gone = gone.append
+    table._group_gone.append(gone.append)
     one, two = peer(1), peer(2)
     for group in ("g", "h"):
         register(table, one, group=group)
@@ -220,7 +221,7 @@ def test_groups_of_a_topic_are_those_who_subscribe_now(table: ConsumerTable) -> 
 
 def test_subscribers_are_reported(table: ConsumerTable) -> None:
     seen: list[tuple[str, list[str]]] = []
-    table.on_subscribe = lambda group, subs: seen.append((group, [sub.topic for sub in subs]))
+    table._subscribed.append(lambda group, subs: seen.append((group, [sub.topic for sub in subs])))
     register(table, peer(1), subs=subscriptions("T"))
     register(table, peer(2), subs=None)
     assert seen == [("g", ["T"])]

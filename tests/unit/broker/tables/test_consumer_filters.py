@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.consumer_filters import ConsumerFilters, compile_subscription
 from orbitmq.errors import FilterDataNotExist, FilterDataNotLatest, SubscriptionParseFailed
 from orbitmq.model.subscription import SubscriptionData
@@ -29,7 +30,7 @@ class Kit:
         self.filters = self.again()
 
     def again(self) -> ConsumerFilters:
-        filters = ConsumerFilters(self.config, self.clock, self.file)
+        filters = ConsumerFilters(self.config, self.clock, self.file, events=BrokerEvents())
         filters.load()
         return filters
 

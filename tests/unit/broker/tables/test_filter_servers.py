@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.unit.broker.kit import Asker, peer
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.filter_servers import SILENCE_MS_MAX, FilterServers
 from orbitmq.codes import ResponseCode
 from orbitmq.requests import RequestCode
@@ -16,10 +17,12 @@ class Kit:
     def __init__(self, limit: int) -> None:
         self.clock = ManualClock()
         self.changes: list[list[str]] = []
-        self.servers = FilterServers(
+        events = BrokerEvents()
+        events.announcement_changed.append(lambda: self.changes.append(self.servers.addresses()))
+        self.servers: FilterServers = FilterServers(
             BrokerConfig(broker_name="b", filter_servers_max=limit),
             self.clock,
-            on_change=lambda: self.changes.append(self.servers.addresses()),
+            events,
         )
 
     def register(self, address: str, connection: Connection | None = None) -> int:

@@ -11,6 +11,7 @@ from tests.golden import data
 from tests.unit.broker.kit import CONFIG, read_json, safe_file
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.groups import BUILT_IN_GROUPS, GroupTable
 from orbitmq.errors import InvalidParameter
 from orbitmq.model.group import GroupRetryPolicy, RetryPolicyType, SubscriptionGroupConfig
@@ -20,7 +21,9 @@ GOLDEN = data.APACHE / "config" / "subscriptionGroup.json"
 
 
 def table(directory: Path, config: BrokerConfig = CONFIG) -> GroupTable:
-    return GroupTable(config, ManualClock(), safe_file(directory, "subscriptionGroup.json"))
+    return GroupTable(
+        config, ManualClock(), safe_file(directory, "subscriptionGroup.json"), events=BrokerEvents()
+    )
 
 
 def test_apaches_file_is_written_back_byte_for_byte(tmp_path: Path) -> None:

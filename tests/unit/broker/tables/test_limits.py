@@ -11,6 +11,7 @@ import pytest
 from tests.unit.broker.kit import channel, peer, safe_file, subscriptions
 
 from orbitmq.broker.config import BrokerConfig
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.clients import ConsumerTable, ProducerTable
 from orbitmq.broker.tables.consumer_filters import ConsumerFilters
 from orbitmq.broker.tables.groups import GroupTable
@@ -39,9 +40,13 @@ def refused(work: Callable[[], Any], bound: Bound, key: str) -> None:
 
 
 def topics(directory: Path, room: int) -> TopicTable:
-    built_in = len(TopicTable(BrokerConfig(), ManualClock(), safe_file(directory, "none.json")).configs)
+    built_in = len(
+        TopicTable(
+            BrokerConfig(), ManualClock(), safe_file(directory, "none.json"), events=BrokerEvents()
+        ).configs
+    )
     config = BrokerConfig(topics_max=built_in + room)
-    return TopicTable(config, ManualClock(), safe_file(directory, "topics.json"))
+    return TopicTable(config, ManualClock(), safe_file(directory, "topics.json"), events=BrokerEvents())
 
 
 def test_topics_above_the_limit_are_refused_by_every_way_that_creates_one(tmp_path: Path) -> None:
@@ -81,9 +86,13 @@ def test_the_broker_creates_what_it_must_above_the_limit(tmp_path: Path) -> None
 
 
 def groups(directory: Path, room: int) -> GroupTable:
-    built_in = len(GroupTable(BrokerConfig(), ManualClock(), safe_file(directory, "none.json")).configs)
+    built_in = len(
+        GroupTable(
+            BrokerConfig(), ManualClock(), safe_file(directory, "none.json"), events=BrokerEvents()
+        ).configs
+    )
     config = BrokerConfig(groups_max=built_in + room)
-    return GroupTable(config, ManualClock(), safe_file(directory, "groups.json"))
+    return GroupTable(config, ManualClock(), safe_file(directory, "groups.json"), events=BrokerEvents())
 
 
 def test_groups_above_the_limit_are_refused_on_first_use_and_by_request(tmp_path: Path) -> None:
@@ -216,7 +225,7 @@ def join(table: ConsumerTable, number: int, group: str, *wanted: SubscriptionDat
 
 
 def test_consumers_above_the_limit_are_refused_and_those_known_are_renewed() -> None:
-    table = ConsumerTable(BrokerConfig(consumers_max=2), ManualClock())
+    table = ConsumerTable(BrokerConfig(consumers_max=2), ManualClock(), events=BrokerEvents())
     one = channel(peer(1), "c1")
     for group in ("g", "h"):
         table.register(
@@ -231,7 +240,7 @@ def test_consumers_above_the_limit_are_refused_and_those_known_are_renewed() -> 
 
 
 def test_subscriptions_above_the_limit_are_refused() -> None:
-    table = ConsumerTable(BrokerConfig(subscription_bytes_max=2_000), ManualClock())
+    table = ConsumerTable(BrokerConfig(subscription_bytes_max=2_000), ManualClock(), events=BrokerEvents())
     join(table, 1, "g", *subscriptions("A", "B", "C"))
     refused(
         lambda: join(table, 2, "h", *subscriptions("A", expression="x" * 20)),
@@ -260,7 +269,9 @@ def test_producers_above_the_limit_are_refused() -> None:
 
 def test_filters_above_the_limit_are_refused_until_one_expires(tmp_path: Path) -> None:
     clock = ManualClock()
-    table = ConsumerFilters(BrokerConfig(filters_max=1), clock, safe_file(tmp_path, "filters.json"))
+    table = ConsumerFilters(
+        BrokerConfig(filters_max=1), clock, safe_file(tmp_path, "filters.json"), events=BrokerEvents()
+    )
 
     def subscribe(topic: str, expression: str, version: int = 1) -> None:
         wanted = SubscriptionData(

@@ -34,13 +34,13 @@ def test_changes_of_one_turn_are_one_save_on_another_thread() -> None:
     saves = TableSaves("groups", disk.content, disk.write)
 
     async def run() -> None:
-        saves.tasks = TaskOwner("test")
+        saves._tasks = tasks = TaskOwner("test")
         for value in range(300):
             disk.value = value
             saves.aside()
         assert disk.written == []
         await saves.saved()
-        await saves.tasks.close()
+        await tasks.close()
 
     asyncio.run(run())
     assert disk.written == [b"299"]
@@ -63,7 +63,7 @@ def test_a_refused_save_is_made_by_the_next_persist() -> None:
     saves = TableSaves("groups", disk.content, disk.write)
 
     async def run() -> None:
-        saves.tasks = TaskOwner("test")
+        saves._tasks = tasks = TaskOwner("test")
         disk.refuse, disk.value = True, 5
         saves.aside()
         await saves.saved()
@@ -72,7 +72,7 @@ def test_a_refused_save_is_made_by_the_next_persist() -> None:
         assert disk.written == [b"5"]
         disk.value = 6
         saves.aside()
-        await saves.tasks.close()  # cancelled half way: not known whether it was written
+        await tasks.close()  # cancelled half way: not known whether it was written
         saves.persist()
         saves.persist()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.golden import data
 from tests.unit.broker.kit import CONFIG, read_json, safe_file
 
 from orbitmq.broker.config import BrokerConfig, change_option
+from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.errors import CorruptionError, InvalidParameter
 from orbitmq.model.topic import TopicConfig
@@ -23,8 +25,13 @@ GOLDEN = data.APACHE / "config" / "topics.json"
 SMALL = BrokerConfig(broker_name="broker-a", cluster_name="DefaultCluster", timer_wheel_enabled=False)
 
 
-def table(directory: Path, config: BrokerConfig = CONFIG, **listener: Any) -> TopicTable:
-    return TopicTable(config, ManualClock(), safe_file(directory, "topics.json"), **listener)
+def table(
+    directory: Path, config: BrokerConfig = CONFIG, told: Callable[[TopicConfig], None] | None = None
+) -> TopicTable:
+    events = BrokerEvents()
+    if told is not None:
+        events.topic_changed.append(told)
+    return TopicTable(config, ManualClock(), safe_file(directory, "topics.json"), events)
 
 
 def recorded_registration() -> dict[str, Any]:
@@ -106,7 +113,7 @@ def test_a_broken_file_stops_the_start(tmp_path: Path, content: bytes) -> None:
 
 def test_an_unknown_topic_is_created_from_the_template(tmp_path: Path) -> None:
     told: list[TopicConfig] = []
-    topics = table(tmp_path, on_change=told.append)
+    topics = table(tmp_path, told=told.append)
     before = topics.data_version
     created = topics.create_in_send("New", "TBW102", 4)
     assert created is not None
@@ -135,7 +142,7 @@ def test_auto_creation_can_be_switched_off(tmp_path: Path) -> None:
     assert topics.find("TBW102") is None
     assert topics.create_in_send("New", "TBW102", 4) is None
     live = BrokerConfig()
-    topics = TopicTable(live, ManualClock(), safe_file(tmp_path, "other.json"))
+    topics = TopicTable(live, ManualClock(), safe_file(tmp_path, "other.json"), events=BrokerEvents())
     change_option(live, "autoCreateTopicEnable", "false")
     assert topics.create_in_send("New", "TBW102", 4) is None
 
@@ -149,7 +156,7 @@ def test_a_client_that_asks_for_no_queues_gets_none(tmp_path: Path, asked: int) 
 
 def test_retry_topics_are_created_once_and_their_order_corrected(tmp_path: Path) -> None:
     told: list[TopicConfig] = []
-    topics = table(tmp_path, on_change=told.append)
+    topics = table(tmp_path, told=told.append)
     first = topics.create_in_send_back("%RETRY%g", 1, 6, 2)
     assert (first.write_queue_nums, first.perm, first.topic_sys_flag, first.order) == (1, 6, 2, False)
     assert topics.create_in_send_back("%RETRY%g", 5, 6) is first

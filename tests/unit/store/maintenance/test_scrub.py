@@ -78,7 +78,7 @@ def test_damage_is_given_to_the_repair_from_other_brokers() -> None:
         asked.append(log_offset)
         return True
 
-    store.integrity.fetch = fetch
+    store.integrity.fetch_with(fetch)
     run_pass(store, fs)
     assert asked == [units[BAD][0]]
     assert store.integrity.damaged_count == 0

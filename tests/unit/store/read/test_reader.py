@@ -62,7 +62,7 @@ def test_queue_without_messages_says_so() -> None:
 
 def test_slave_leaves_the_offset_as_asked() -> None:
     store = store_with(10)
-    store.corrects_offsets = False
+    store.correct_offsets(False)
     assert store.read("TopicA", 0, 99, 32).next_offset == 99
     assert store.read("TopicA", 0, -5, 32).next_offset == -5
     change_option(store.config, "offsetCheckInSlave", "true")
@@ -181,7 +181,7 @@ def test_program_selects_what_the_limits_allow(
         for _ in range(other):
             store.append(message(number, topic="Other"))
     for end, confirmed in ((100, None), (90, store.log_offset_at("TopicA", 0, 90))):
-        store.confirm_offset = confirmed
+        store.limit_reads(confirmed)
         for offset in range(0, 100, 7):
             found = store.read("TopicA", 0, offset, max_count, max_bytes=max_bytes, wanted=Filter(None, ODD))
             expected: list[int] = []
@@ -206,12 +206,12 @@ def test_program_of_many_nodes_looks_at_fewer_units() -> None:
 
 def test_records_behind_the_confirmed_offset_are_not_given() -> None:
     store = store_with(10, segment_bytes=1 << 16)
-    store.confirm_offset = store.log_offset_at("TopicA", 0, 6)
+    store.limit_reads(store.log_offset_at("TopicA", 0, 6))
     assert numbers(store.read("TopicA", 0, 0, 32).slices) == [0, 1, 2, 3, 4, 5]
     assert numbers(store.read("TopicA", 0, 0, 32, wanted=ANY).slices) == [0, 1, 2, 3, 4, 5]
     waiting = store.read("TopicA", 0, 6, 32)
     assert (waiting.status, waiting.next_offset, waiting.count) == (ReadStatus.OFFSET_OVERFLOW_ONE, 6, 0)
-    store.confirm_offset = None
+    store.limit_reads(None)
     assert store.confirm_offset == store.max_log_offset
     assert numbers(store.read("TopicA", 0, 6, 32).slices) == [6, 7, 8, 9]
 
@@ -311,7 +311,7 @@ def test_unconfirmed_neighbours_are_not_given_with_the_confirmed_ones() -> None:
     for number in range(6):
         done = store.append(message(number))
         ends.append(done.log_offset + done.size)
-    store.confirm_offset = ends[2]
+    store.limit_reads(ends[2])
     result = store.read("TopicA", 0, 0, 32)
     assert [record.body for record in decoded(result.slices)] == [b"body 0", b"body 1", b"body 2"]
     assert result.next_offset == 3

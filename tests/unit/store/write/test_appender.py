@@ -139,7 +139,7 @@ def test_batch_that_does_not_fit_moves_to_the_next_segment_as_a_whole() -> None:
 def test_batch_larger_than_a_segment_is_stored_whole_and_announced_once() -> None:
     arrived: list[tuple[str, int]] = []
     store = open_store(
-        FaultyFileSystem(), on_arrival=lambda topic, queue_id: arrived.append((topic, queue_id))
+        FaultyFileSystem(), arrived=[lambda topic, queue_id: arrived.append((topic, queue_id))]
     )
     store.append_batch([message(number) for number in range(100)])
     assert bodies(store) == [b"body %d" % number for number in range(100)]
@@ -171,7 +171,7 @@ def test_batch_larger_than_a_segment_leaves_nothing_when_its_end_is_refused() ->
 def test_arrival_is_told_once_per_queue_of_a_batch() -> None:
     arrived: list[tuple[str, int]] = []
     store = open_store(
-        FaultyFileSystem(), on_arrival=lambda topic, queue_id: arrived.append((topic, queue_id))
+        FaultyFileSystem(), arrived=[lambda topic, queue_id: arrived.append((topic, queue_id))]
     )
     store.append_batch([message(number, queue_id=number % 2) for number in range(6)])
     store.append(message(7, topic="TopicB"))
