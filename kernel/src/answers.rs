@@ -6,9 +6,9 @@ use pyo3::buffer::{PyBuffer, ReadOnlyCell};
 use pyo3::exceptions::{PyBufferError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
 
-use crate::frames::json::write_text;
+use crate::frames::json::{text_end, write_text};
 use crate::layout::*;
 
 const RESPONSE: i32 = 1;
@@ -24,10 +24,19 @@ pub fn too_large<E>(_: E) -> PyErr {
 }
 
 /// The value of an extension field.
-#[derive(FromPyObject)]
 pub enum Value {
     Text(PyBackedStr),
     Number(i64),
+}
+
+impl<'py> FromPyObject<'py> for Value {
+    fn extract_bound(value: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if value.is_instance_of::<PyString>() {
+            value.extract().map(Value::Text)
+        } else {
+            value.extract().map(Value::Number)
+        }
+    }
 }
 
 /// The same, without an owner.
@@ -100,6 +109,15 @@ fn set_size(head: &mut [u8], at: usize) -> PyResult<()> {
     Ok(())
 }
 
+/// Most texts need no escapes and are copied as a whole.
+fn write_escaped(head: &mut Vec<u8>, text: &str) {
+    if text_end(text.as_bytes()).is_none() {
+        head.extend_from_slice(text.as_bytes());
+    } else {
+        write_text(head, text);
+    }
+}
+
 fn write_json(
     head: &mut Vec<u8>,
     opaque: i32,
@@ -113,10 +131,10 @@ fn write_json(
         let mut mark = b'{';
         for (name, field) in fields {
             head.extend([mark, b'"']);
-            write_text(head, name);
+            write_escaped(head, name);
             head.extend(b"\":\"");
             match field {
-                Field::Text(text) => write_text(head, text),
+                Field::Text(text) => write_escaped(head, text),
                 Field::Number(number) => write!(head, "{number}")?,
             }
             head.push(b'"');
@@ -130,7 +148,7 @@ fn write_json(
     )?;
     if let Some(remark) = remark {
         head.extend(b"\"remark\":\"");
-        write_text(head, remark);
+        write_escaped(head, remark);
         head.extend(b"\",");
     }
     write!(

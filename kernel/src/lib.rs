@@ -22,7 +22,7 @@ mod sql;
 
 /// Raised by one whenever a function is added, or its signature or results change: `orbitmq.kernel.chosen` refuses any
 /// other number, and a module that lacks one of the functions.
-const API: u32 = 14;
+const API: u32 = 15;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -6,7 +6,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::GILOnceCell;
 use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 
-use crate::answers::{copy_cells, header, set_sizes, Field};
+use crate::answers::{copy_cells, frame, header, set_sizes, Field, Pieces};
 use crate::frames::json::text_end;
 use crate::hashes::body_crc;
 use crate::layout::*;
@@ -403,6 +403,22 @@ fn answer_fields_of(is_binary: bool, numbers: Numbers) -> [(&'static str, Field<
     }
 }
 
+/// The answer to a single pull; see `plain/pulls.py`.
+#[pyfunction]
+fn pull_answer<'py>(
+    py: Python<'py>,
+    is_binary: bool,
+    opaque: i32,
+    code: i16,
+    remark: &str,
+    numbers: Numbers,
+    pieces: Pieces<'py>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let fields = answer_fields_of(is_binary, numbers);
+    let head = header(is_binary, opaque, code, Some(remark), &fields)?;
+    frame(py, is_binary, head, &pieces)
+}
+
 /// What pulls have in common: topic, filter, limits of records in memory and on the disk, then which brokers are suggested
 /// for those and the flags of topic and group.
 type Alike<'py> = (
@@ -499,5 +515,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pull_fields, module)?)?;
     module.add_function(wrap_pyfunction!(answer_fields, module)?)?;
     module.add_function(wrap_pyfunction!(record_values, module)?)?;
-    module.add_function(wrap_pyfunction!(answer_pulls, module)?)
+    module.add_function(wrap_pyfunction!(answer_pulls, module)?)?;
+    module.add_function(wrap_pyfunction!(pull_answer, module)?)
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from struct import Struct
+from types import SimpleNamespace
 from typing import Any
 
 from tests.apache.kernels import both
@@ -17,6 +18,7 @@ from tests.unit.wire.recorded import recorded_frames
 from orbitmq.codes import SerializeType
 from orbitmq.errors import RecordError
 from orbitmq.filter import encode_program, parse
+from orbitmq.kernel.layout import SLICE
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.requests import RequestCode
 from orbitmq.wire.frame import encode_binary_fields
@@ -224,6 +226,102 @@ def fuzz_pull_fields(rng: random.Random, note: Callable[[bytes], None]) -> None:
     same(lambda kernel: kernel.pull_fields(raw, is_binary))
 
 
+def _whole_number(rng: random.Random) -> int:
+    return rng.choice((0, 1, -1, 2**31, 2**63 - 1, -(2**63), rng.getrandbits(40), 2**63))
+
+
+def _words(rng: random.Random) -> str:
+    """A text, perhaps with what JSON escapes, or half of a surrogate pair."""
+    text = rng.randbytes(rng.randrange(20)).decode("utf-8", "replace")
+    return text + (chr(rng.randrange(0x300)) if rng.random() < 0.95 else "\ud800")
+
+
+def _pieces(rng: random.Random) -> list[tuple[memoryview, bytes]]:
+    pieces = []
+    for _ in range(rng.randrange(4)):
+        piece = rng.randbytes(rng.randrange(40))
+        bounds = sorted(
+            rng.randrange(-1 if rng.random() < 0.01 else 0, 41) for _ in range(2 * rng.randrange(3))
+        )
+        places = [min(bound, len(piece)) for bound in bounds]
+        packed = b"".join(SLICE.pack(*each) for each in zip(places[::2], places[1::2], strict=True))
+        pieces.append((memoryview(piece), packed[:-1] if rng.random() < 0.01 else packed))
+    return pieces
+
+
+def fuzz_encode_answer(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    remark = rng.choice((None, _words(rng)))
+    note(repr(remark).encode())
+    fields = [
+        (_words(rng), rng.choice((_words(rng), rng.getrandbits(64) - 2**63)))
+        for _ in range(rng.choice((0, 1, 5)))
+    ]
+    opaque, code = rng.choice((0, -1, 2**31 - 1, -(2**31))), rng.choice((0, 19, 210, 32767, -32768))
+    pieces = _pieces(rng)
+    for form in (True, False):
+        same(
+            lambda kernel, form=form: kernel.encode_answer(form, opaque, code, remark, fields, pieces)  # type: ignore[misc]  # a default in a lambda
+        )
+    same(
+        lambda kernel: kernel.encode_answers([(form, opaque, code, remark, fields) for form in (True, False)])
+    )
+
+
+def _some_offsets(rng: random.Random) -> Sequence[int]:
+    start = rng.choice((0, 5, 2**40, 2**62))
+    if rng.random() < 0.5:
+        return range(start, start + rng.randrange(40))
+    return [start + diff for diff in sorted(rng.sample(range(127), rng.randrange(40)))]
+
+
+def fuzz_pop_answer(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    parts = [
+        (rng.randrange(3), rng.randrange(9), rng.randrange(2**40), _some_offsets(rng))
+        for _ in range(rng.randrange(4))
+    ]
+    note(repr(parts).encode())
+    numbers = tuple(_whole_number(rng) for _ in range(4))
+    counts = rng.choice((None, "", _words(rng)))
+    pieces = _pieces(rng)
+    same(lambda kernel: kernel.pop_answer(7, 0, "FOUND", numbers, counts, parts, pieces))
+
+
+@cache
+def _acks() -> list[tuple[bytes, bool]]:
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "3", "offset": "8", "bname": "broker-a"}
+    fields |= {"extraInfo": "5 1794814731195 15000 7 0 broker-a 3 8", "lo": "true"}
+    return [(encode_binary_fields(fields), True), (json.dumps(fields, indent=1).encode(), False)]
+
+
+def fuzz_ack_fields(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    raw, is_binary = rng.choice(_acks())
+    raw = mutate(rng, raw, [other for other, form in _acks() if form is is_binary])
+    note(raw)
+    same(lambda kernel: kernel.ack_fields(raw, is_binary))
+
+
+def fuzz_revive_bodies(rng: random.Random, note: Callable[[bytes], None]) -> None:
+    checkpoints = [
+        SimpleNamespace(
+            topic=_words(rng).replace("\ud800", "?"),
+            group=_words(rng).replace("\ud800", "?"),
+            queue_id=rng.randrange(2**31),
+            start_offset=rng.choice((0, 5, 2**40)),
+            pop_time_ms=rng.choice((0, 1794814711833, 2**62)),
+            invisible_ms=rng.choice((0, 0, 60_000)),
+            offsets=_some_offsets(rng),
+            acked=rng.choice((0, 1, 2**32 - 1, rng.getrandbits(127))),
+            suspended=rng.random() < 0.5,
+        )
+        for _ in range(rng.randrange(3))
+    ]
+    note(repr(checkpoints).encode())
+    name = _words(rng).replace("\ud800", "?")
+    done = [(one, rng.choice((0, 1, rng.getrandbits(40), rng.getrandbits(128)))) for one in checkpoints]
+    same(lambda kernel: kernel.checkpoint_bodies(checkpoints, name))
+    same(lambda kernel: kernel.ack_bodies(done, name))
+
+
 @cache
 def _answers() -> list[tuple[bytes, bool]]:
     found = [
@@ -277,6 +375,10 @@ READ_TARGETS = {
     "kernel-select": fuzz_select,
     "kernel-answer-pulls": fuzz_answer_pulls,
     "kernel-pull-fields": fuzz_pull_fields,
+    "kernel-encode-answer": fuzz_encode_answer,
+    "kernel-pop-answer": fuzz_pop_answer,
+    "kernel-ack-fields": fuzz_ack_fields,
+    "kernel-revive-bodies": fuzz_revive_bodies,
     "kernel-answer-fields": fuzz_answer_fields,
     "kernel-record-values": fuzz_record_values,
 }

@@ -13,7 +13,7 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any, Final
 
-API: Final = 14
+API: Final = 15
 """Version of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
 
 

@@ -5,6 +5,7 @@ Corresponds to Apache's GrpcConverter and the conversions of SendMessageActivity
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import md5
 from typing import Final
 
@@ -82,7 +83,9 @@ def kind_of(properties: dict[str, str]) -> pb.MessageType:
     return pb.NORMAL
 
 
+@lru_cache(maxsize=4096)
 def topic_resource(topic: str) -> pb.Resource:
+    """Returns the topic in the client format. It is shared: copy it before changing it."""
     namespace = namespace_of(topic)
     if not namespace:
         return pb.Resource(name=topic)

@@ -171,16 +171,19 @@ class RpcClient:
         ext: dict[str, str] | None = None,
     ) -> Frame:
         """Call the server at ``address``; the time to connect counts against ``timeout_s``."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        try:
-            async with asyncio.timeout_at(deadline):
-                connection = await self.connection(address)
-        except TimeoutError:
-            if timeout_s <= 0:  # used up before, such as by a burst of sends that is being encoded
-                raise ConnectFailedError(f"the time limit ended before connecting to {address}") from None
-            raise ConnectFailedError(f"no connection to {address} within {timeout_s:g} s") from None
-        left_s = max(0.001, deadline - loop.time())
+        left_s = timeout_s
+        connection = self.open_connection(address)
+        if connection is None or timeout_s <= 0:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + timeout_s
+            try:
+                async with asyncio.timeout_at(deadline):
+                    connection = await self.connection(address)
+            except TimeoutError:
+                if timeout_s <= 0:  # used up before, such as by a burst of sends that is being encoded
+                    raise ConnectFailedError(f"the time limit ended before connecting to {address}") from None
+                raise ConnectFailedError(f"no connection to {address} within {timeout_s:g} s") from None
+            left_s = max(0.001, deadline - loop.time())
         if self.sign is not None:
             header, ext = None, self.sign(request_fields(header, ext) or {}, body)
         return await connection.call(code, header, body, timeout_s=left_s, ext=ext)

@@ -56,10 +56,10 @@ SUBSCRIPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 BUDGETS: Final = {
     # workload: (first request of a read, each further one), rounded up to tens
-    "pull": (1300, 280),
-    "pull by tags": (1430, 380),
-    "pull by SQL": (1470, 380),
-    "pop": (3700, 1660),
+    "pull": (1220, 280),
+    "pull by tags": (1350, 380),
+    "pull by SQL": (1390, 370),
+    "pop": (3440, 1600),
     "ack": (920, 170),
     "send": (1590, 710),
     "batch of 32": (1610, 770),

@@ -15,12 +15,16 @@ from benchmarks.micro_broker import Sink, send_fields
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.pop import service
+from orbitmq.broker.pop.checkpoints import Checkpoint
 from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import NoPermission
+from orbitmq.model.names import pop_retry_topic
+from orbitmq.model.topic import PERM_READ_WRITE
 from orbitmq.record.codec import decode_records
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreUnavailable
+from orbitmq.store.types import NewMessage
 from orbitmq.testing.manual_clock import ManualClock
 from orbitmq.transport.connection import Connection, ConnectionLimits
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_request
@@ -267,5 +271,24 @@ def test_pops_of_one_read_share_one_append(tmp_path: Path, monkeypatch: pytest.M
         answers = await client.read(*(pop(number, clock, queueId=number) for number in range(5)))
         assert [answer.code for answer in answers] == [0] * 5
         assert appends == [5]
+
+    in_broker(tmp_path, scenario)
+
+
+def test_receipt_of_a_redelivered_message_has_the_time_of_its_checkpoint(tmp_path: Path) -> None:
+    async def scenario(client: Client, clock: ManualClock) -> None:
+        broker, group = client.broker, "poppers"
+        name = pop_retry_topic(TOPIC, group, version_2=False)
+        broker.topics.create_own(name, 1, PERM_READ_WRITE)
+        broker.puts.deliver([NewMessage(name, 0, b"again", b"", clock.now_ms(), broker.pop.store_host)])
+        # After a reset the same position can be popped twice in one millisecond.
+        taken = Checkpoint(name, group, 0, 0, clock.now_ms(), 60_000, 0, range(1))
+        broker.pop.log.table.add(taken)
+        (answer,) = await client.read(pop(0, clock, maxMsgNums=1, queueId=0, exp="none"))
+        [record] = decode_records(answer.body)
+        assert (record.topic, record.body) == (TOPIC, b"again")
+        receipt = (record.find(b"POP_CK") or b"").split(b" ")
+        assert answer.ext_fields["popTime"] == str(clock.now_ms() + 1) == receipt[1].decode()
+        assert not broker.pop.log.table.in_flight(TOPIC, group, 0)
 
     in_broker(tmp_path, scenario)

@@ -9,7 +9,6 @@ from tests.apache.kernels import Kernel
 
 from orbitmq.codes import SerializeType
 from orbitmq.kernel.layout import SLICE
-from orbitmq.kernel.plain.pulls import pull_answer_fields
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_response
 
 ROCKETMQ, JSON = SerializeType.ROCKETMQ, SerializeType.JSON
@@ -70,13 +69,13 @@ def test_answers_without_bodies_follow_each_other(kernel: Kernel) -> None:
 
 def test_pull_answers_keep_the_field_order_of_either_form(kernel: Kernel) -> None:
     numbers = (1, 2, 3, 4, 5, 6)
-    json = kernel.encode_answer(False, 9, 0, "FOUND", pull_answer_fields(False, numbers), ())
+    json = kernel.pull_answer(False, 9, 0, "FOUND", numbers, ())
     assert json[8:] == (
         b'{"code":0,"extFields":{"suggestWhichBrokerId":"1","groupSysFlag":"6","nextBeginOffset":"2",'
         b'"maxOffset":"4","minOffset":"3","topicSysFlag":"5"},"flag":1,"language":"PYTHON","opaque":9,'
         b'"remark":"FOUND","serializeTypeCurrentRPC":"JSON","version":513}'
     )
-    binary = kernel.encode_answer(True, 9, 0, "FOUND", pull_answer_fields(True, numbers), ())
+    binary = kernel.pull_answer(True, 9, 0, "FOUND", numbers, ())
     names = [
         "suggestWhichBrokerId",
         "nextBeginOffset",

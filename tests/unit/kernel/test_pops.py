@@ -158,4 +158,6 @@ def test_acknowledgements_are_written_as_apache_writes_them(kernel: Kernel) -> N
         (0, b""),
     ]
     with pytest.raises(OverflowError):
+        kernel.checkpoint_bodies([handed_out(pop_time_ms=2**63 - 1)], "broker-a")
+    with pytest.raises(OverflowError):
         kernel.ack_bodies([(one, 1 << 128)], "broker-a")

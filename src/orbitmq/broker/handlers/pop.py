@@ -261,7 +261,7 @@ class PopHandlers:
             raise BrokerError(
                 f"the broker[{self._host}] pop message is timeout too much", code=ResponseCode.POLLING_TIMEOUT
             )
-        question = self._question(request, connection, poppers)
+        question = self._question(request, connection, poppers, now_ms)
         if turn.is_full and not question.ordered:
             return frame, question, Handout(now_ms, 0), _POLLING_FULL
         handout = turn.hand_out(question)
@@ -316,7 +316,9 @@ class PopHandlers:
         answer: bytes | None
         turn = PopRound(self.service)
         try:
-            question = self._question(decode_header(PopMessageRequest, frame), waiting.connection, {})
+            question = self._question(
+                decode_header(PopMessageRequest, frame), waiting.connection, {}, turn.now_ms
+            )
             if self._releasing or (turn.is_full and not question.ordered):
                 handout = Handout(turn.now_ms, 0)
                 code = _POLLING_TIMEOUT if self._releasing else _POLLING_FULL
@@ -340,14 +342,18 @@ class PopHandlers:
         return self.config.public_host
 
     def _question(
-        self, request: PopMessageRequest, connection: Connection, poppers: dict[_PopperKey, _Popper]
+        self,
+        request: PopMessageRequest,
+        connection: Connection,
+        poppers: dict[_PopperKey, _Popper],
+        now_ms: int,
     ) -> PopQuestion:
         """Check a pop in Apache's order."""
         group, queue_id, ordered = request.consumer_group, request.queue_id, request.order is True
         key = (request.topic, group, request.exp, request.exp_type, request.order)
         popper = poppers.get(key)
         if popper is None or request.max_msg_nums > _COUNT_MAX or queue_id >= popper.topic.read_queue_nums:
-            popper = poppers[key] = self._popper(request, connection)
+            popper = poppers[key] = self._popper(request, connection, now_ms)
         topic, config = popper.topic, self.config
         dice = self.service.dice()
         ranked = popper.is_ranked and self._ranked(group)
@@ -371,14 +377,14 @@ class PopHandlers:
             dice < (config.pop_retry_percent_ranked if ranked else config.pop_retry_percent),
         )
 
-    def _popper(self, request: PopMessageRequest, connection: Connection) -> _Popper:
+    def _popper(self, request: PopMessageRequest, connection: Connection, now_ms: int) -> _Popper:
         """Check the group, the topic and the filter of a pop. Raises ``BrokerError``."""
         topic, group = self._checked(
             request.topic, request.consumer_group, request.queue_id, request.max_msg_nums, connection
         )
         name, ordered = topic.topic_name, request.order is True
         selection = self._selection(group, name, request.exp, request.exp_type)
-        self._learn(group, name, request.exp, request.exp_type)
+        self._learn((group, name, request.exp, request.exp_type), now_ms)
         retry_topics = () if ordered else tuple(self.service.retry_topics(name, group))
         for retry_name in retry_topics[:1]:
             self.topics.check_room_for(retry_name)
@@ -442,12 +448,12 @@ class PopHandlers:
             raise SubscriptionParseFailed("parse the consumer's subscription failed") from None
         return selection
 
-    def _learn(self, group: str, topic: str, expression: str | None, kind: str | None) -> None:
-        """Register the group of a pop as a consumer, even without a heartbeat."""
-        key = (group, topic, expression, kind)
-        now_ms = self.clock.now_ms()
+    def _learn(self, key: tuple[str, str, str | None, str | None], now_ms: int) -> None:
+        """Register the group of a pop as a consumer, even without a heartbeat. The key is group, topic, filter
+        expression and its kind."""
         if now_ms - self._learnt.get(key, 0) < _LEARN_MS:
             return
+        group, topic, expression, kind = key
         if len(self._learnt) >= _LEARNT_MAX:
             self._learnt.clear()
         self._learnt[key] = now_ms

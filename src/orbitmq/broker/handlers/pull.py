@@ -30,8 +30,7 @@ from orbitmq.errors import (
     SystemBusy,
     TopicNotFound,
 )
-from orbitmq.kernel import Filter, encode_answer
-from orbitmq.kernel.plain.pulls import pull_answer_fields
+from orbitmq.kernel import Filter, pull_answer
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.subscription import ALL_TAGS, SubscriptionData, parse_subscription
 from orbitmq.model.topic import TopicConfig
@@ -357,5 +356,4 @@ class PullHandlers:
             group.group_sys_flag,
         )
         is_binary = frame.serialize_type == _ROCKETMQ
-        fields = pull_answer_fields(is_binary, numbers)
-        return encode_answer(is_binary, frame.opaque, code, remark, fields, result.pieces)
+        return pull_answer(is_binary, frame.opaque, code, remark, numbers, result.pieces)

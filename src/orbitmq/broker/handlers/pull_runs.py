@@ -46,8 +46,8 @@ class _Reader(msgspec.Struct, gc=False):
     """Pulls of queues below this number may be served together."""
     unit_count: int
     alike: PullsAlike
-    commits: bool
-    committed: dict[int, int]
+    committed: dict[int, int] | None
+    """Committed offsets by queue, if the pulls commit."""
     pulled: dict[int, int]
 
 
@@ -104,15 +104,16 @@ class PullRuns:
         guard, queues = self._guard, self._reader.queues
         readers: dict[object, _Reader] = {}
         window: tuple[memoryview, int] | None = None
-        low = high = 0
+        low = high = b""  # of the window, as units start with it
         try:
             for frame in frames:
                 request = frame.pull
                 if request is None or frame.flag or frame.code != _PULL:
                     break
+                topic, queue_id, offset = request.topic, request.queue_id, request.queue_offset
                 key = (
                     request.consumer_group,
-                    request.topic,
+                    topic,
                     request.sys_flag,
                     request.sub_version,
                     request.subscription,
@@ -120,9 +121,11 @@ class PullRuns:
                     request.max_msg_nums,
                     request.max_msg_bytes,
                 )
-                queue_id, offset = request.queue_id, request.queue_offset
-                queue = queues.get((request.topic, queue_id))
-                if queue is None or not queue.min_offset <= offset < queue.max_offset:
+                queue = queues.get((topic, queue_id))
+                if queue is None:
+                    break
+                least, greatest = queue.min_offset, queue.max_offset
+                if not least <= offset < greatest:
                     break
                 if guard is not None:
                     guard(frame, connection)  # first: looking up a reader may create its group
@@ -131,24 +134,23 @@ class PullRuns:
                     reader = readers[key] = self._reader_of(request, connection)
                 if queue_id >= reader.queue_count:
                     break
-                least, greatest = queue.min_offset, queue.max_offset
                 count = greatest - offset
                 units = queue.units(offset, reader.unit_count if reader.unit_count < count else count)
                 if not units:
                     break
-                first = LONG.unpack_from(units)[0]
-                if not low <= first < high:
+                if not low <= units < high:
                     if asked:
                         break
-                    window = self._reader.window(first)
+                    window = self._reader.window(LONG.unpack_from(units)[0])
                     if window is None:
                         break
-                    low = window[1]
-                    high = low + len(window[0])
-                if reader.commits:
-                    if reader.committed.get(queue_id, _NEVER) > request.commit_offset:
+                    low, high = LONG.pack(window[1]), LONG.pack(window[1] + len(window[0]))
+                committed = reader.committed
+                if committed is not None:
+                    commit_offset = request.commit_offset
+                    if committed.get(queue_id, _NEVER) > commit_offset:
                         break
-                    reader.committed[queue_id] = request.commit_offset
+                    committed[queue_id] = commit_offset
                 is_binary = frame.serialize_type == _ROCKETMQ
                 asked.append(
                     (is_binary, frame.opaque, units, offset, least, greatest, queue_id, reader.alike)
@@ -179,8 +181,7 @@ class PullRuns:
             0 if is_rare else topic.read_queue_nums,
             unit_count,
             (name.encode("utf-8", "surrogateescape"), wanted, in_memory, on_disk, numbers),
-            request.sys_flag & _COMMITS == _COMMITS,
-            offsets.committed.get(key, {}),
+            offsets.committed.get(key, {}) if request.sys_flag & _COMMITS == _COMMITS else None,
             offsets.pulled.get(key, {}),
         )
 
@@ -190,7 +191,7 @@ class PullRuns:
         gets, commit_count = stats.gets, 0
         for (reader, request), (following, count, size_bytes) in zip(pulls, given):  # noqa: B905 - may be fewer
             queue_id = request.queue_id
-            if reader.commits:
+            if reader.committed is not None:
                 commit_count += 1
             if count:
                 traffic = gets.get((request.topic, queue_id, request.consumer_group))

@@ -225,9 +225,8 @@ class CheckpointLog:
             if count
         ]
 
-    def write(self, checkpoints: Sequence[Checkpoint]) -> None:
+    def write(self, checkpoints: Sequence[Checkpoint], now_ms: int) -> None:
         """Store new checkpoints. Raises ``StoreError``; then nothing is stored and the table is unchanged."""
-        now_ms = self._clock.now_ms()
         places = self._append(self._checkpoint_messages(checkpoints, now_ms))
         for one, place in zip(checkpoints, places, strict=True):
             one.revive_offset, one.written_ms = place, now_ms

@@ -59,8 +59,8 @@ class Checkpoint(msgspec.Struct, eq=False):
     """How much longer to wait for acknowledgements of an Apache broker that may still be in the timer."""
 
     @property
-    def key(self) -> CheckpointKey:
-        return CheckpointKey(self.topic, self.group, self.queue_id, self.start_offset, self.pop_time_ms)
+    def key(self) -> CheckpointTuple:
+        return self.topic, self.group, self.queue_id, self.start_offset, self.pop_time_ms
 
     @property
     def due_ms(self) -> int:
@@ -150,7 +150,9 @@ class CheckpointTable:
             self._drop(known)
             self._forget_record(known)
         self._by_key[key] = checkpoint
-        self._count(checkpoint, checkpoint.left)
+        left, place = checkpoint.left, key[:3]
+        if left:
+            self._in_flight[place] = self._in_flight.get(place, 0) + left
         self._by_revive_queue.setdefault(checkpoint.revive_queue_id, {})[checkpoint.revive_offset] = (
             checkpoint
         )

@@ -119,6 +119,7 @@ class PopRound:
         self._checkpoints: list[Checkpoint] = []
         self._moves: list[tuple[_Place, int, int]] = []
         """Positions moved by the current pop: place, queue id and offset."""
+        self._has_threshold = service.config.pop_threshold_enabled
         self.now_ms: Final = service.clock.now_ms()
 
     @property
@@ -155,7 +156,7 @@ class PopRound:
         service, checkpoints = self._service, self._checkpoints
         if checkpoints:
             try:
-                service.log.write(checkpoints)
+                service.log.write(checkpoints, self.now_ms)
             except StoreError as error:
                 raise BrokerError(error.remark, code=error.code) from None
             service.note_handed_out(checkpoints)
@@ -224,11 +225,14 @@ class PopRound:
         if start == high:
             return
         count = question.max_count - handout.count
-        if count <= 0 or self._service.is_over_threshold(place.topic, place.group, queue_id):
+        if count <= 0 or (
+            self._has_threshold and self._service.is_over_threshold(place.topic, place.group, queue_id)
+        ):
             handout.rest += max(0, high - start)
             return
         result, start = self._read(place, queue_id, start, selection, count)
-        handout.rest += max(0, result.max_offset - result.next_offset)
+        if result.max_offset > result.next_offset:
+            handout.rest += result.max_offset - result.next_offset
         if result.status is not _FOUND:
             handout.unseen |= result.status is _NO_MATCH and result.next_offset < result.max_offset
             return

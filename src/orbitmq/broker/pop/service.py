@@ -320,7 +320,7 @@ class PopService:
         )
         old = table.find(CheckpointKey(topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms))
         try:
-            self.log.write([checkpoint])
+            self.log.write([checkpoint], now_ms)
         except StoreError as error:
             raise BrokerError(error.remark, code=error.code) from None
         if old is not None and table.ack(old.key, queue_offset):

@@ -117,7 +117,7 @@ def checkpoint_bodies(checkpoints: Sequence[HandedOut], broker_name: str) -> lis
             len(one.offsets),
             one.pop_time_ms,
             one.queue_id,
-            one.pop_time_ms + one.invisible_ms,
+            _long(one.pop_time_ms + one.invisible_ms),
             one.start_offset,
             b"true" if one.suspended else b"false",
             _quoted(one.topic),
@@ -157,6 +157,12 @@ def _bits(bits: int) -> int:
     if not 0 <= bits <= _BITS_MAX:
         raise OverflowError("a checkpoint has too many messages")
     return bits
+
+
+def _long(number: int) -> int:
+    if number > _LONG_MAX:
+        raise OverflowError("a number of a checkpoint is too large")
+    return number
 
 
 def _joined(numbers: Sequence[int]) -> str:

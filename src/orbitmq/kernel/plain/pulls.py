@@ -21,7 +21,7 @@ from orbitmq.kernel.layout import (
     SYS_FLAG_AT,
     UNIT,
 )
-from orbitmq.kernel.plain.answers import AnswerField, encode_answer
+from orbitmq.kernel.plain.answers import AnswerField, Piece, encode_answer
 from orbitmq.kernel.plain.hashes import body_crc
 from orbitmq.kernel.plain.select import MAX_OFFSET, Filter, select
 
@@ -31,6 +31,7 @@ __all__ = [
     "PullsAlike",
     "answer_fields",
     "answer_pulls",
+    "pull_answer",
     "pull_fields",
     "record_values",
 ]
@@ -199,10 +200,19 @@ PullNumbers = tuple[int, int, int, int, int, int]
 group."""
 
 
-def pull_answer_fields(is_binary: bool, numbers: PullNumbers) -> list[AnswerField]:
-    """Returns the extension fields of an answer, in the order in which Apache writes them in either form."""
+def pull_answer(
+    is_binary: bool,
+    opaque: int,
+    code: int,
+    remark: str,
+    numbers: PullNumbers,
+    pieces: Sequence[Piece],
+) -> bytes:
+    """Returns the response frame of a pull, with its fields in the order in which Apache writes them in either form;
+    see ``encode_answer``."""
     pairs: list[AnswerField] = list(zip(_NUMBER_NAMES, numbers, strict=True))
-    return pairs if is_binary else [pairs[place] for place in _JSON_ORDER]
+    fields = pairs if is_binary else [pairs[place] for place in _JSON_ORDER]
+    return encode_answer(is_binary, opaque, code, remark, fields, pieces)
 
 
 PullsAlike = tuple[bytes, Filter | None, tuple[int, int], tuple[int, int], tuple[int, int, int, int]]
@@ -220,7 +230,7 @@ def answer_pulls(
     asked: Sequence[AskedPull],
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
     """Answer pulls whose records are in one window of the log, one after another; see ``select`` and
-    ``encode_answer``.
+    ``pull_answer``.
 
     Returns the frames, and for each pull the next queue offset and the count and bytes of its records. Stops before a
     pull that meets a damaged record or one outside the window, and when the frames have enough bytes. ``bounds``: the
@@ -245,12 +255,12 @@ def answer_pulls(
         is_slow = lags and LONG.unpack_from(units, (at - 1) * UNIT.size)[0] < memory_start
         suggested = numbers[1] if is_slow else numbers[0]
         frames.append(
-            encode_answer(
+            pull_answer(
                 is_binary,
                 opaque,
                 ResponseCode.SUCCESS if count else ResponseCode.PULL_RETRY_IMMEDIATELY,
                 "FOUND" if count else "NO_MATCHED_MESSAGE",
-                pull_answer_fields(is_binary, (suggested, offset + at, low, high, numbers[2], numbers[3])),
+                (suggested, offset + at, low, high, numbers[2], numbers[3]),
                 [(window[0], bounds_of_slices)],
             )
         )

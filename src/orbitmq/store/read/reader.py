@@ -268,8 +268,8 @@ class Reads:
         self._memory_start, self._trusted_offset = reader.bounds()
         self._window: tuple[memoryview, int] = (memoryview(b""), 0)
         self._window_end = 0
-        self._asked: tuple[int, Filter | None] = (0, None)
-        self._limits = reader.limits(0, None, None)
+        self._asked: tuple[int, Filter | None] = (-1, None)
+        self._limits: tuple[int, tuple[int, int], tuple[int, int]]
 
     def read(
         self, topic: str, queue_id: int, offset: int, max_count: int, wanted: Filter | None
@@ -286,7 +286,11 @@ class Reads:
                 self._limits = reader.limits(max_count, None, wanted)
             unit_count, in_memory, on_disk = self._limits
             units = queue.units(offset, unit_count if unit_count < high - offset else high - offset)
-            if units and self._reaches(log_offset := LONG.unpack_from(units)[0]):
+            if units:
+                log_offset = LONG.unpack_from(units)[0]
+                if not self._window[1] <= log_offset < self._window_end:
+                    self._move(log_offset)
+                # A record outside the window ends the selection like any other that needs a closer look.
                 at, count, size_bytes, bounds, is_outside, damaged = select(
                     units,
                     0,
@@ -302,12 +306,8 @@ class Reads:
                     return ReadResult(status, offset + at, low, high, pieces, count, size_bytes)
         return reader.read(topic, queue_id, offset, max_count, wanted=wanted)
 
-    def _reaches(self, log_offset: int) -> bool:
-        """Whether the window, or another one in its place, has this part of the log."""
-        if self._window[1] <= log_offset < self._window_end:
-            return True
+    def _move(self, log_offset: int) -> None:
+        """Move the window to this part of the log, if it can be served."""
         window = self._reader.window(log_offset)
-        if window is None:
-            return False
-        self._window, self._window_end = window, window[1] + len(window[0])
-        return True
+        if window is not None:
+            self._window, self._window_end = window, window[1] + len(window[0])
