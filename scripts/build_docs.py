@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,6 +53,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PAGES: Final = ROOT / "build" / "docs"
 SITE: Final = ROOT / "site"
 IMAGES: Final = ROOT / "docs" / "images"
+LOGO: Final = ROOT / "src" / "orbitmq" / "console" / "static" / "icon.svg"
+MERMAID: Final = "mermaid@11.12.0"
 REFERENCE: Final = ROOT / "docs" / "reference" / "README.md"
 OUTSIDE: Final = {
     "README.md": "about/readme.md",
@@ -156,6 +159,35 @@ def nav(pages: Path) -> list[Any]:
         menu.setdefault("More", []).append({title_of(path): path.relative_to(pages).as_posix()})
     top = menu.pop("", [])
     return [*top, *({section: entries} for section, entries in menu.items())]
+
+
+def summary_of(page: Path) -> str:
+    """The first sentence of a page, without Markdown."""
+    body = re.sub(r"^---.*?^---$|^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n", body):
+        text = " ".join(paragraph.split())
+        if text and text[0] not in "#|!<-:":
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|[*`]", r"\1", text)
+            return re.split(r"(?<=\.)\s", plain, maxsplit=1)[0].rstrip(":")
+    return ""
+
+
+def llms_text(pages: Path) -> str:
+    """llms.txt: what the project is, and every page of the menu with its first sentence."""
+    lines = ["# orbitmq", "", f"> {summary_of(pages / 'index.md')}", "", "## Start", ""]
+
+    def entry(title: str, page: str) -> str:
+        summary = summary_of(pages / page)
+        address = re.sub(r"README$", "index", page.removesuffix(".md"))
+        return f"- [{title}]({address}.html)" + (f": {summary}" if summary else "")
+
+    for item in nav(pages):
+        for title, content in item.items():
+            if isinstance(content, str):
+                lines.append(entry(title, content))
+            else:
+                lines += ["", f"## {title}", "", *(entry(*pair) for one in content for pair in one.items())]
+    return "\n".join([*lines, ""])
 
 
 # -- reference -----------------------------------------------------------------------------------------
@@ -446,6 +478,8 @@ API: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "errors": ("errors", ("orbitmq.errors", "orbitmq.client.errors")),
 }
 """Page of the API reference: its title, and the modules whose public names it shows."""
+FIRST: Final = frozenset({"Producer", "PushConsumer"})
+"""Classes that begin the page of their module."""
 
 
 def api_page(name: str) -> str:
@@ -455,7 +489,7 @@ def api_page(name: str) -> str:
     lines = [f"# API: {title}", ""]
     for module_name in modules:
         module = importlib.import_module(module_name)
-        names = list(getattr(module, "__all__", ()))
+        names = sorted(getattr(module, "__all__", ()), key=lambda name: (name not in FIRST, name))
         lines += [f"Module `{module_name}`.", ""]
         for one in names:
             home = getattr(getattr(module, one), "__module__", None) or module_name
@@ -545,10 +579,33 @@ def write_pages(target: Path = PAGES) -> None:
     }
     for name, page in generated.items():
         (reference / f"{name}.md").write_text(page(), "utf-8")
+    shutil.copy(LOGO, target / "images")
+    (target / "llms.txt").write_text(llms_text(target), "utf-8")
 
 
-def build(target: Path = PAGES, site: Path = SITE) -> int:
-    """The whole site; returns mkdocs' exit code."""
+def diagrams(target: Path) -> list[str]:
+    """Adds the library that draws Mermaid diagrams to the site, so that no page loads it from elsewhere.
+
+    Returns the scripts to load; none without npm, and then a diagram is shown as its text.
+    """
+    if shutil.which("npm") is None:
+        return []
+    with tempfile.TemporaryDirectory() as directory:
+        packed = subprocess.run(
+            ["npm", "pack", MERMAID], cwd=directory, capture_output=True, text=True, check=False
+        )
+        if packed.returncode:
+            return []
+        with tarfile.open(Path(directory) / packed.stdout.split()[-1]) as package:
+            library = package.extractfile("package/dist/mermaid.min.js")
+            assert library is not None
+            (target / "javascripts").mkdir()
+            (target / "javascripts" / "mermaid.min.js").write_bytes(library.read())
+    return ["javascripts/mermaid.min.js"]
+
+
+def build(target: Path = PAGES, site: Path = SITE, *, drawn: bool = True) -> int:
+    """The whole site; returns mkdocs' exit code. Without ``drawn`` diagrams are shown as their text."""
     import yaml
 
     write_pages(target)
@@ -559,6 +616,7 @@ def build(target: Path = PAGES, site: Path = SITE) -> int:
         "docs_dir": str(target),
         "site_dir": str(site),
         "nav": nav(target),
+        "extra_javascript": diagrams(target) if drawn else [],
     }
     config.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
     # Not --quiet: what is not logged is not counted as a warning either.

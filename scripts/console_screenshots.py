@@ -1,12 +1,14 @@
 """Pictures of every page of the console, light and dark, for docs/console.md.
 
-    .venv/bin/python scripts/console_screenshots.py
+    .venv/bin/python scripts/console_screenshots.py [--minutes 60]
 
-Needs Chromium. The cluster is started here, on loopback, with a little of everything in it.
+Needs Chromium. Starts a master, a slave and clients on loopback, and lets them work for an hour to fill the charts.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
@@ -15,12 +17,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from playwright.sync_api import Browser
+from scripts.console_traffic import running_slave, traffic
 from tests.console.kit import DELAY_LEVELS, Site, chromium, site_of, watched_page
 from tests.console.test_browser import PATHS
 
 from orbitmq.cli.console import option_meanings
-from orbitmq.client import Message
-from orbitmq.client.sync import Producer
 from orbitmq.console.settings import ConsoleSettings
 from orbitmq.console.view import link
 from orbitmq.testing import run_broker
@@ -30,6 +31,9 @@ SIZE = (1000, 620)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    seconds = parser.parse_args().minutes * 60
     TARGET.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {
         "enablePropertyFilter": True,
@@ -38,13 +42,16 @@ def main() -> None:
     }
     settings["initAuthenticationUser"] = '{"username":"admin","password":"change-me-now"}'
     with (
-        tempfile.TemporaryDirectory() as checkpoints,
-        run_broker(**settings) as broker,
-        site_of("ours", broker.name_server, _settings(Path(checkpoints))) as site,
+        tempfile.TemporaryDirectory() as directory,
+        run_broker(brokerName="broker-a", **settings) as broker,
+        running_slave(broker, Path(directory) / "slave"),
+        site_of("ours", broker.name_server, _settings(Path(directory) / "checkpoints")) as site,
         chromium() as browser,
-        Producer("web-shop", broker.name_server) as producer,
+        contextlib.ExitStack() as stack,
     ):
-        producer.send(Message("orders", "one more", tags="new"))
+        clients = traffic(broker.name_server, seconds)
+        site.loop.run(clients.__aenter__())
+        stack.callback(lambda: site.loop.run(clients.__aexit__(None, None, None)))
         _change(browser, site)
         paths = {name: path(site) for name, path in PATHS.items()} | {"dead message": _dead(site)}
         for scheme in ("light", "dark"):
@@ -66,7 +73,7 @@ def _settings(checkpoints: Path) -> ConsoleSettings:
         folder.mkdir(parents=True)
         for number in range(count):
             (folder / str(number)).write_text(f"v1\n{{}}\n{offsets}" if name == "offsets" else "v1\n{}")
-    return ConsoleSettings(sample_s=1.0, meanings=option_meanings(), pipelines=(checkpoints,))
+    return ConsoleSettings(sample_s=10.0, meanings=option_meanings(), pipelines=(checkpoints,))
 
 
 def _change(browser: Browser, site: Site) -> None:

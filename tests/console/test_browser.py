@@ -47,7 +47,7 @@ def confirm(page: Page, *, typed: str = "") -> None:
     """Say yes on the page that tells what will happen."""
     expect(page.locator(".confirm")).to_be_visible()
     if typed:
-        page.get_by_label(re.compile("to go on")).fill(typed)
+        page.get_by_label(re.compile("to confirm")).fill(typed)
     page.locator(".confirm button[type=submit]").click()
 
 
@@ -112,7 +112,7 @@ def test_topic_is_created_changed_and_deleted(page: Page) -> None:
     expect(page.locator(".tile", has_text="Queues")).to_contain_text("5")
     page.get_by_text("Delete the topic").click()
     page.locator("details[open]").get_by_role("button", name="Preview").click()
-    page.get_by_label(re.compile("to go on")).fill("another")
+    page.get_by_label(re.compile("to confirm")).fill("another")
     page.locator(".confirm button[type=submit]").click()
     expect(page.locator(".confirm")).to_contain_text("The name does not match")
     confirm(page, typed="made-here")

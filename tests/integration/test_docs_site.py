@@ -179,7 +179,7 @@ def test_command_of_a_page_is_one_there_is(page: str, line: str) -> None:
 
 @pytest.mark.slow
 def test_site_builds_without_a_warning_and_has_every_reference(tmp_path: Path) -> None:
-    assert build_docs.build(tmp_path / "docs", tmp_path / "site") == 0
+    assert build_docs.build(tmp_path / "docs", tmp_path / "site", drawn=False) == 0
     for name in ("options", "commands", "metrics", "requests", "defaults", "api-client", "api-sync"):
         assert (tmp_path / "site" / "reference" / f"{name}.html").exists()
     reference = tmp_path / "docs" / "reference"
@@ -201,7 +201,14 @@ def test_site_builds_without_a_warning_and_has_every_reference(tmp_path: Path) -
     assert loaded == ["https://squidfunk.github.io/mkdocs-material/"], (
         "the theme's own link, and nothing loaded"
     )
+    llms = (tmp_path / "site" / "llms.txt").read_text()
+    assert llms.startswith("# orbitmq\n\n> Apache RocketMQ for Python and data teams")
+    for target in re.findall(r"\]\(([^)]+)\)", llms):
+        assert (tmp_path / "site" / target).exists(), target
+    drawn = (tmp_path / "site" / "about" / "architecture.html").read_text()
+    assert '<pre class="mermaid">' in drawn
     client = (tmp_path / "site" / "reference" / "api-client.html").read_text()
+    assert re.findall(r'<h2 id="[\w.]*\.(\w+)"', client)[:2] == ["Producer", "PushConsumer"]
     for name in orbitmq.client.__all__:
         if getattr(getattr(orbitmq.client, name), "__module__", "").endswith("errors"):
             continue
