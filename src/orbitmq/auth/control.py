@@ -212,7 +212,7 @@ def checked_fields(frame: Frame) -> Mapping[str, str]:
         size = sum(map(len, fields)) + sum(map(len, fields.values())) + 6 * len(fields)
         if size != len(raw) and _contradicts(raw):
             raise NoPermission("the header gives a field two values, or too many fields.")
-    elif fields and len(_encode_json(fields)) != len(raw) and _contradicts_in_json(raw):
+    elif fields and _encode_json(fields) != raw and _contradicts_in_json(raw):
         raise NoPermission("the header gives a field two values, or is too long to be checked.")
     return fields
 
