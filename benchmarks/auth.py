@@ -1,27 +1,37 @@
-"""Signed sync sends compared with Apache 5.5.0 with authentication on, in alternating windows, loaded by the official
-Java client.
+"""Signed sends and consumes with access control on, compared with Apache 5.5.0 or with another checkout, in
+alternating windows, loaded by the official Java client.
 
-python -m benchmarks.auth [--pairs 8] [--seconds 2.5] [--json FILE]
+    python -m benchmarks.auth [--baseline PYTHONPATH] [--pairs 8] [--seconds 2.5] [--json FILE]
 
-Both brokers have the same configuration: authentication and authorization on, one Normal user with a policy for
-the topic. The same load is measured a second time by a Super user. CPU is that of the broker's process.
+Both brokers have the same configuration: authentication and authorization on, one Normal user with policies for the
+topic and its groups. The sends are measured a second time by a Super user. CPU is that of the broker's process.
+
+``--baseline`` names the import path of another checkout, which takes the place of Apache. It needs that checkout's
+own kernel:
+
+    git worktree add /tmp/before COMMIT && cd /tmp/before/kernel
+    maturin build --release --out ../wheel && unzip -d ../site ../wheel/*.whl
+    python -m benchmarks.auth --baseline /tmp/before/src:/tmp/before/site
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from contextlib import ExitStack
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from benchmarks.broker import show
-from benchmarks.windows import BENCH_JVM, PAIRS, JavaLoad, alternate, summary
+from benchmarks.broker import Consuming, Running, show
+from benchmarks.windows import BENCH_JVM, PAIRS, JavaLoad, Pair, alternate, summary
 from tests.apache.artifacts import prepare
 from tests.apache.harness import LATEST, AdminShell, ApacheBroker, ApacheNamesrv, missing_tools
-from tests.apache.ours import OrbitBroker, OrbitNamesrv
+from tests.apache.ours import COMMAND, OrbitBroker, OrbitNamesrv
 
 TOPIC: Final = "bench-signed"
+FILL_S: Final = 15.0
 AUTH: Final = "org.apache.rocketmq.auth"
 OPTIONS: Final[dict[str, Any]] = {
     "mappedFileSizeCommitLog": 1024 * 1024 * 1024,
@@ -34,54 +44,95 @@ OPTIONS: Final[dict[str, Any]] = {
     "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
     "authorizationMetadataProvider": f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
 }
-USERS: Final = {
-    "signed sync send": ("app", "app-secret-1"),
-    "signed by a Super user": ("root", "root-secret-1"),
-}
-GOAL: Final = "goal: signed sync send, broker CPU us/message <= 0.6 of Apache's"
+APP: Final = {"accessKey": "app", "secretKey": "app-secret-1"}
+ROOT: Final = {"accessKey": "root", "secretKey": "root-secret-1"}
+SENDERS: Final = {"signed sync send": APP, "signed by a Super user": ROOT}
+CONSUME: Final = "signed consume"
+GOAL_APACHE: Final = "goal: signed sync send, broker CPU us/message <= 0.6 of Apache's"
+GOAL_BASELINE: Final = "goal: broker CPU us/message <= 1.05 of the baseline's"
 
 
-def _prepare(shell: AdminShell, namesrv: Any, broker: Any) -> None:
-    address = broker.address
+def _prepare(shell: AdminShell, running: Running) -> None:
+    address = running.broker.address
     for command in (
         f"updateTopic -b {address} -t {TOPIC} -r 16 -w 16",
         f"createUser -b {address} -u app -p app-secret-1",
-        f"createAcl -b {address} -s User:app -r Topic:{TOPIC} -a Pub -d Allow",
+        f"createAcl -b {address} -s User:app -r Topic:{TOPIC} -a Pub,Sub -d Allow",
+        f"createAcl -b {address} -s User:app -r Group:* -a Sub -d Allow",
     ):
-        done = shell.run(*command.split(), namesrv=namesrv)
+        done = shell.run(*command.split(), namesrv=running.namesrv)
         if "success" not in done.output:
             raise RuntimeError(f"{command}: {done.output}")
 
 
-def run(seconds: float = 2.5, *, pairs: int = PAIRS) -> dict[str, dict[str, float]]:
-    """Figures by broker, and the ratios ours / Apache's."""
+@contextmanager
+def _sides(baseline: str) -> Iterator[list[Running]]:
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        ours = enter(OrbitNamesrv())
+        running = [Running(ours, enter(OrbitBroker(ours, **OPTIONS)))]
+        if baseline:
+            names = enter(OrbitNamesrv())
+            before = OrbitBroker(names, **OPTIONS)
+            before.command = ("env", f"PYTHONPATH={baseline}", *COMMAND)
+            running.append(Running(names, enter(before)))
+        else:
+            theirs = enter(ApacheNamesrv(LATEST))
+            apache = enter(ApacheBroker(LATEST, theirs, jvm_args=BENCH_JVM, **OPTIONS))
+            running.append(Running(theirs, apache))
+        with AdminShell(LATEST) as shell:
+            conf = shell._workdir / "conf"
+            conf.mkdir(parents=True, exist_ok=True)
+            (conf / "tools.yml").write_text("accessKey: root\nsecretKey: root-secret-1\n")
+            for side in running:
+                _prepare(shell, side)
+        yield running
+
+
+def _sends(sides: Sequence[Running], user: dict[str, str], *, seconds: float, pairs: int) -> list[Pair]:
+    with ExitStack() as loads:
+        measured = []
+        for side in sides:
+            load = loads.enter_context(JavaLoad("send", side.namesrv, TOPIC, **user))
+            load.wait_first()
+            load.pause()
+            measured.append(load.side(side.broker.cpu_seconds))
+        return alternate(measured[0], measured[1], seconds=seconds, pairs=pairs)
+
+
+def _fill(side: Running) -> int:
+    """Returns the number of messages stored."""
+    with JavaLoad("send", side.namesrv, TOPIC, batch="32", **APP) as load:
+        load.wait_first()
+        time.sleep(FILL_S)
+        return load.done
+
+
+def _consumes(sides: Sequence[Running], *, seconds: float, pairs: int) -> list[Pair]:
+    with ExitStack() as loads:
+        measured = []
+        for side in sides:
+            load = Consuming(side, TOPIC, _fill(side), **APP)
+            loads.callback(load.close)
+            measured.append(load.side())
+            measured[-1].pause()
+        return alternate(measured[0], measured[1], seconds=seconds, pairs=pairs, warm_up_s=2.0)
+
+
+def run(seconds: float = 2.5, *, pairs: int = PAIRS, baseline: str = "") -> dict[str, dict[str, float]]:
+    """Figures by broker, and the ratios ours / Apache's, or ours / the baseline's."""
     missing = missing_tools()
     if missing:
         raise RuntimeError(f"the load is the official Java client, which needs {', '.join(missing)}")
     prepare()
     results: dict[str, dict[str, float]] = {}
-    with ExitStack() as stack:
-        enter = stack.enter_context
-        our_names, their_names = enter(OrbitNamesrv()), enter(ApacheNamesrv(LATEST))
-        ours = enter(OrbitBroker(our_names, **OPTIONS))
-        theirs = enter(ApacheBroker(LATEST, their_names, jvm_args=BENCH_JVM, **OPTIONS))
-        with AdminShell(LATEST) as shell:
-            conf = shell._workdir / "conf"
-            conf.mkdir(parents=True, exist_ok=True)
-            (conf / "tools.yml").write_text("accessKey: root\nsecretKey: root-secret-1\n")
-            _prepare(shell, our_names, ours)
-            _prepare(shell, their_names, theirs)
-        for name, (key, secret) in USERS.items():
-            with ExitStack() as loads:
-                sides = []
-                for namesrv, broker in ((our_names, ours), (their_names, theirs)):
-                    load = JavaLoad("send", namesrv, TOPIC, accessKey=key, secretKey=secret)
-                    loads.enter_context(load)
-                    load.wait_first()
-                    load.pause()
-                    sides.append(load.side(broker.cpu_seconds))
-                for server, figures in summary(name, alternate(*sides, seconds=seconds, pairs=pairs)).items():
-                    results.setdefault(server, {}).update(figures)
+    other = "baseline" if baseline else f"apache-{LATEST}"
+    with _sides(baseline) as sides:
+        measured = {name: _sends(sides, user, seconds=seconds, pairs=pairs) for name, user in SENDERS.items()}
+        measured[CONSUME] = _consumes(sides, seconds=seconds, pairs=pairs)
+        for name, found in measured.items():
+            for server, figures in summary(name, found, other).items():
+                results.setdefault(server, {}).update(figures)
     return results
 
 
@@ -89,13 +140,15 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--baseline", default="", metavar="PYTHONPATH", help="another checkout, not Apache")
     parser.add_argument("--seconds", type=float, default=2.5, help="length of a window")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--json", help="write the figures there as well")
     given = parser.parse_args(arguments)
-    results = run(given.seconds, pairs=given.pairs)
+    print(f"load average {os.getloadavg()[0]:.1f}")
+    results = run(given.seconds, pairs=given.pairs, baseline=given.baseline)
     show(results)
-    print(GOAL)
+    print(GOAL_BASELINE if given.baseline else GOAL_APACHE)
     if given.json:
         with open(given.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

@@ -79,7 +79,7 @@ GOALS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Running:
+class Running:
     namesrv: Namesrv
     broker: Server
 
@@ -97,13 +97,15 @@ def _stored(broker: Server, topic: str) -> int:
     return total
 
 
-class _Consuming:
+class Consuming:
     """A push consumer over a backlog; a new group starts at its beginning when the old one is nearly through."""
 
-    def __init__(self, running: _Running, topic: str) -> None:
+    def __init__(self, running: Running, topic: str, stored: int, **options: str) -> None:
+        """``stored`` is the number of messages in the backlog; ``options`` are those of the load."""
         self._running = running
         self._topic = topic
-        self._stored = _stored(running.broker, topic)
+        self._stored = stored
+        self._options = options
         self._group = 0
         self._load: JavaLoad | None = None
         self._restart()
@@ -112,7 +114,7 @@ class _Consuming:
         self.close()
         self._group += 1
         group = f"bench-readers-{self._group}"
-        self._load = JavaLoad("consume", self._running.namesrv, self._topic, group=group)
+        self._load = JavaLoad("consume", self._running.namesrv, self._topic, group=group, **self._options)
         self._load.start()
         self._load.wait_first()
         # The client rebalances and compiles before it runs at full speed.
@@ -141,7 +143,7 @@ class _Consuming:
 
 
 def _measure_sends(
-    name: str, servers: Mapping[str, _Running], measured: Callable[[Side, Side], list[Pair]]
+    name: str, servers: Mapping[str, Running], measured: Callable[[Side, Side], list[Pair]]
 ) -> tuple[list[Pair], dict[str, int]]:
     topic = _topic(name)
     with ExitStack() as stack:
@@ -160,12 +162,13 @@ def _measure_sends(
 
 
 def _measure_consuming(
-    servers: Mapping[str, _Running], measured: Callable[[Side, Side], list[Pair]]
+    servers: Mapping[str, Running], measured: Callable[[Side, Side], list[Pair]]
 ) -> list[Pair]:
-    consuming: list[_Consuming] = []
+    consuming: list[Consuming] = []
     try:
         for running in servers.values():
-            one = _Consuming(running, _topic(CONSUMED))
+            topic = _topic(CONSUMED)
+            one = Consuming(running, topic, _stored(running.broker, topic))
             consuming.append(one)
             one.side().pause()
         sides = [one.side() for one in consuming]
@@ -175,7 +178,7 @@ def _measure_consuming(
             one.close()
 
 
-def _measure_sql(servers: Mapping[str, _Running], pairs: int, seconds: float) -> dict[str, list[Pair]]:
+def _measure_sql(servers: Mapping[str, Running], pairs: int, seconds: float) -> dict[str, list[Pair]]:
     loads = {
         server: sql.Load(running.namesrv, running.broker, sql.BACKLOG) for server, running in servers.items()
     }
@@ -200,7 +203,7 @@ def _sql_window(load: sql.Load, name: str, seconds: float) -> Window:
     return Window(figures["seconds"], int(figures["looked"]), figures["cpu_seconds"])
 
 
-def _measure_latency(running: _Running) -> Figures:
+def _measure_latency(running: Running) -> Figures:
     """From the birth of a message to the listener, sender and waiting consumer in one process of their own."""
     topic = "bench-latency"
     create_topic(running.namesrv, running.broker, topic, queue_count=1)
@@ -232,15 +235,15 @@ def _start_time(broker: Server) -> float:
 
 
 @contextmanager
-def _servers(*, ours_only: bool) -> Iterator[dict[str, _Running]]:
+def _servers(*, ours_only: bool) -> Iterator[dict[str, Running]]:
     options: dict[str, Any] = {"mappedFileSizeCommitLog": SEGMENT_BYTES, "enablePropertyFilter": True}
     with ExitStack() as stack:
         namesrv = stack.enter_context(OrbitNamesrv())
-        servers = {OURS: _Running(namesrv, stack.enter_context(OrbitBroker(namesrv, **options)))}
+        servers = {OURS: Running(namesrv, stack.enter_context(OrbitBroker(namesrv, **options)))}
         if not ours_only:
             theirs = stack.enter_context(ApacheNamesrv(LATEST))
             broker = stack.enter_context(ApacheBroker(LATEST, theirs, jvm_args=BENCH_JVM, **options))
-            servers[APACHE] = _Running(theirs, broker)
+            servers[APACHE] = Running(theirs, broker)
         yield servers
 
 

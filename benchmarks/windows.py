@@ -159,8 +159,10 @@ def alternate(
     return measured
 
 
-def summary(name: str, pairs: Sequence[Pair]) -> Mapping[str, Mapping[str, float]]:
-    """Medians by side, and the median of the ratios ours / theirs with their extremes."""
+def summary(
+    name: str, pairs: Sequence[Pair], other: str = f"apache-{LATEST}"
+) -> Mapping[str, Mapping[str, float]]:
+    """Medians by side, and the median of the ratios ours / ``other`` with their extremes."""
     rates = [first.per_s / second.per_s for first, second in pairs]
     cpu = [first.cpu_us / second.cpu_us for first, second in pairs]
     sides = {
@@ -168,7 +170,7 @@ def summary(name: str, pairs: Sequence[Pair]) -> Mapping[str, Mapping[str, float
             f"{name}, messages/s": statistics.median(pair[index].per_s for pair in pairs),
             f"{name}, broker CPU us/message": statistics.median(pair[index].cpu_us for pair in pairs),
         }
-        for index, side in enumerate(("orbitmq", f"apache-{LATEST}"))
+        for index, side in enumerate(("orbitmq", other))
     }
     ratio = {
         f"{name}, messages/s": statistics.median(rates),

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,9 @@ COMMAND: Final = (sys.executable, "-m", "orbitmq.cli.main")
 
 class OrbitServer(ApacheServer):
     """What both share. Its output is in `log_tail()`."""
+
+    command: Sequence[str] = COMMAND
+    """Starts `orbitmq`; another one may run another checkout."""
 
     def exit_code(self, *, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and give the code the process leaves with. Raises when it does not leave in time."""
@@ -77,7 +80,7 @@ class OrbitNamesrv(OrbitServer):
         """Start and wait until it answers requests."""
         config = self.workdir / "namesrv.conf"
         write_properties(config, self._conf)
-        self._command = [*COMMAND, "namesrv", "-c", str(config)]
+        self._command = [*self.command, "namesrv", "-c", str(config)]
         super().start()
         self.wait_ready(lambda: cluster_info(self.address) is not None, timeout_s=timeout_s)
 
@@ -121,7 +124,7 @@ class OrbitBroker(OrbitServer):
         """Start and wait until the port is open and the broker is registered with every name server."""
         config = self.workdir / "broker.conf"
         write_properties(config, self.conf)
-        self._command = [*COMMAND, "broker", "-c", str(config), "-n", self.namesrv_address]
+        self._command = [*self.command, "broker", "-c", str(config), "-n", self.namesrv_address]
         super().start()
         self.wait_ready(self._serves, timeout_s=timeout_s)
 
