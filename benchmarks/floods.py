@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 from benchmarks.flood_attacks import ATTACKS
@@ -217,7 +217,7 @@ def _ours() -> Iterator[list[Port]]:
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         (metrics,) = free_ports()
-        conf = {"metricsExporterType": "PROM", "metricsPromExporterPort": metrics}
+        conf: dict[str, Any] = {"metricsExporterType": "PROM", "metricsPromExporterPort": metrics}
         namesrv = enter(OrbitNamesrv())
         broker = enter(OrbitBroker(namesrv, **conf, metricsPromExporterHost="127.0.0.1"))
         ports = _ports(namesrv, broker, enter(OurProxy(namesrv)), metrics)
@@ -230,7 +230,7 @@ def _apaches() -> Iterator[list[Port]]:
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         (metrics,) = free_ports()
-        conf = {"metricsExporterType": "PROM", "metricsPromExporterPort": metrics}
+        conf: dict[str, Any] = {"metricsExporterType": "PROM", "metricsPromExporterPort": metrics}
         namesrv = enter(ApacheNamesrv(LATEST))
         broker = enter(ApacheBroker(LATEST, namesrv, **conf, metricsPromExporterHost="127.0.0.1"))
         yield _ports(namesrv, broker, enter(ApacheProxy(namesrv)), metrics)
@@ -264,9 +264,7 @@ def run(*, seconds: float, settle_s: float, only: str = "", ours_only: bool = Fa
                 if only and only != port.name:
                     continue
                 for one in ATTACKS[port.protocol]:
-                    results.append(
-                        attack(side, port, one.__name__, seconds=seconds, settle_s=settle_s)  # type: ignore[attr-defined]  # functions
-                    )
+                    results.append(attack(side, port, one.__name__, seconds=seconds, settle_s=settle_s))
                     print(_line(results[-1]), flush=True)
     return results
 

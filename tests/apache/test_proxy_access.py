@@ -1,4 +1,5 @@
-"""Official gRPC clients with credentials before our proxy, which asks our broker who they are."""
+"""Official gRPC clients with credentials before our proxy, which asks our broker who they are. Those whose calls are
+accepted use TLS, and the local time of a zone far from UTC."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 from tests.apache.grpc_clients.run import CLIENTS, failures, require_client, run_cases
 from tests.apache.proxy_stack import OurProxy
 from tests.proxy.cluster import Cluster, running_cluster
+from tests.unit.transport.certificates import Certificates, make_certificates
 
 from orbitmq.auth.model import Action, Decision, Entry, Policies, Resource, User
 
@@ -24,28 +26,43 @@ SECURED = (
     'initAuthenticationUser={"username":"admin","password":"secret12"}',
     f"innerClientAuthenticationCredentials={INNER}",
 )
+ZONES = {
+    "python": "Asia/Shanghai",
+    "java": "America/New_York",
+    "go": "Asia/Shanghai",
+    "node": "America/New_York",
+}
+"""Clients sign their local time with a literal Z."""
 HIDES_REASON = {"python": "failed to fetch topic", "node": "Failed to fetch topic"}
 """What these say instead of why they got no route."""
 
 
 @pytest.fixture(scope="module")
-def secured(apache_tools: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
-    """A cluster, and the endpoint of a proxy before it. ``alice`` may use what begins with go, java and so on,
-    ``bob`` nothing."""
+def secured(
+    apache_tools: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Cluster, str, Certificates]]:
+    """A cluster, the endpoint of a proxy before it, and the proxy's certificates.
+
+    ``alice`` may use what begins with go, java and so on, ``bob`` nothing.
+    """
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(tmp_path_factory.mktemp("cluster"), 1, *SECURED))
         for client in CLIENTS:
             cluster.create(f"{client}Normal", f"{client}Plain")
         _store_users(cluster)
+        made = make_certificates(tmp_path_factory.mktemp("tls"))
         proxy = stack.enter_context(
             OurProxy(
                 cluster.name_server,
                 authenticationEnabled=True,
                 authorizationEnabled=True,
                 innerClientAuthenticationCredentials=INNER,
+                tlsTestModeEnable=False,
+                tlsCertPath=str(made.server),
+                tlsKeyPath=str(made.server_key),
             )
         )
-        yield cluster, proxy.address
+        yield cluster, proxy.address, made
 
 
 def _store_users(cluster: Cluster) -> None:
@@ -63,22 +80,38 @@ def _store_users(cluster: Cluster) -> None:
     cluster.loop.run(store())
 
 
-def _outcome(endpoint: str, client: str, workdir: Path, name: str, secret: str) -> dict[str, Any]:
+def _outcome(
+    endpoint: str, client: str, workdir: Path, name: str, secret: str, *, authority: Path | None
+) -> dict[str, Any]:
     own = workdir / f"{client}-{name}-{secret}"
     own.mkdir()
-    (outcome,) = run_cases(client, endpoint, client, own, cases=("normal",), credentials=(name, secret))
+    (outcome,) = run_cases(
+        client,
+        endpoint,
+        client,
+        own,
+        cases=("normal",),
+        credentials=(name, secret),
+        authority=authority,
+        zone=ZONES[client],
+    )
     return outcome
 
 
-def test_official_clients_are_let_in_and_refused(secured: tuple[Cluster, str], tmp_path: Path) -> None:
-    _, endpoint = secured
+def test_official_clients_are_let_in_and_refused(
+    secured: tuple[Cluster, str, Certificates], tmp_path: Path
+) -> None:
+    _, endpoint, made = secured
     for client in CLIENTS:
         require_client(client)
     seen: dict[tuple[str, str, str], dict[str, Any]] = {}
 
     def run(client: str) -> None:
         for name, secret in (("alice", "secret34"), ("alice", "wrong-one"), ("bob", "secret56")):
-            seen[client, name, secret] = _outcome(endpoint, client, tmp_path, name, secret)
+            authority = made.authority if secret == "secret34" else None
+            seen[client, name, secret] = _outcome(
+                endpoint, client, tmp_path, name, secret, authority=authority
+            )
 
     threads = [threading.Thread(target=run, args=(client,)) for client in CLIENTS]
     for thread in threads:

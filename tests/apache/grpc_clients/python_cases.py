@@ -4,7 +4,8 @@
 
 Topics PREFIX + Normal, Fifo, Delay, Trans, Priority and groups PREFIX + Orderly (ordered), Short (two attempts)
 exist. Prints one JSON object per case: its name, whether it went well, what was seen, and how many messages came
-again after their acknowledgement. Calls are signed when CASES_ACCESS_KEY and CASES_SECRET_KEY are set.
+again after their acknowledgement. Calls are signed when CASES_ACCESS_KEY and CASES_SECRET_KEY are set. CASES_TLS=1
+makes the cases of sending and receiving use TLS.
 """
 
 # ruff: noqa: T201
@@ -39,6 +40,7 @@ ENDPOINT, PREFIX = sys.argv[1:3]
 CONFIG = ClientConfiguration(
     ENDPOINT, Credentials(os.environ.get("CASES_ACCESS_KEY", ""), os.environ.get("CASES_SECRET_KEY", ""))
 )
+TLS = os.environ.get("CASES_TLS") == "1"
 REPEATED = threading.local()
 """``count``: messages received again by the case of this thread."""
 OUTPUT = threading.Lock()
@@ -88,7 +90,11 @@ def receive(
 ) -> list[Message]:
     """Receive and acknowledge."""
     consumer = SimpleConsumer(
-        CONFIG, PREFIX + group, {PREFIX + topic: expression or FilterExpression()}, await_duration=5
+        CONFIG,
+        PREFIX + group,
+        {PREFIX + topic: expression or FilterExpression()},
+        await_duration=5,
+        tls_enable=TLS,
     )
     consumer.startup()
     try:
@@ -117,7 +123,7 @@ def receive(
 
 
 def producer(*topics: str, checker: TransactionChecker | None = None) -> Producer:
-    made = Producer(CONFIG, [PREFIX + topic for topic in topics], checker=checker)
+    made = Producer(CONFIG, [PREFIX + topic for topic in topics], checker=checker, tls_enable=TLS)
     made.startup()
     return made
 

@@ -124,9 +124,13 @@ def run_cases(
     cases: tuple[str, ...] = (),
     credentials: tuple[str, str] | None = None,
     seconds: float = 0.0,
+    authority: Path | None = None,
+    zone: str = "",
 ) -> list[dict[str, Any]]:
     """What each case of one client came to; all cases when none is named. Calls are signed with ``credentials``.
-    ``seconds`` is how long the case ``steady`` sends at most; a file ``stop`` in ``workdir`` ends it."""
+    ``seconds`` is how long the case ``steady`` sends at most; a file ``stop`` in ``workdir`` ends it. With
+    ``authority``, a certificate file, clients whose default is plain text use TLS and trust it. ``zone`` is the time
+    zone of the client."""
     access_key, secret_key = credentials or ("", "")
     done = subprocess.run(
         [*_COMMANDS[client](endpoint, prefix), *cases],
@@ -140,6 +144,12 @@ def run_cases(
             "CASES_SECRET_KEY": secret_key,
             "CASES_SECONDS": str(seconds),
             "rocketmq.client.logRoot": str(workdir),
+            **({"TZ": zone} if zone else {}),
+            **(
+                {"CASES_TLS": "1", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority)}
+                if authority is not None
+                else {}
+            ),
         },
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"case"')]

@@ -14,7 +14,7 @@ from orbitmq.broker.handlers.offsets import OffsetHandlers
 from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
-from orbitmq.codes import SerializeType
+from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.model.topic import TopicConfig
 from orbitmq.requests import Request, RequestCode
 from orbitmq.testing.manual_clock import ManualClock
@@ -190,6 +190,12 @@ def test_search_by_time(world: World) -> None:
     assert world.search(start_ms + 10, "UPPER") == 1
     assert world.search(start_ms + 1_000) == 3
     assert world.search(start_ms, queue_id=9) == 0
+
+
+def test_search_in_a_lite_topic_is_refused(world: World) -> None:
+    header = SearchOffsetByTimestampRequest(topic="T", queue_id=0, timestamp=0, lite_topic="room-1")
+    answer = world.asker.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
 @pytest.mark.parametrize(

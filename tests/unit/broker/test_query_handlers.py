@@ -92,6 +92,15 @@ def test_query_by_tag_finds_what_the_tag_index_holds(world: Queries) -> None:
     assert world.by_key("red", kind="K").code == ResponseCode.QUERY_NOT_FOUND
 
 
+def test_query_that_continues_after_an_index_key_is_refused(world: Queries) -> None:
+    world.put("T", KEYS="a")
+    header = QueryMessageRequest(
+        topic="T", key="a", max_num=1, begin_timestamp=0, end_timestamp=FOREVER_MS, last_key="a"
+    )
+    answer = world.asker.ask(RequestCode.QUERY_MESSAGE, header)
+    assert (answer.code, answer.body) == (ResponseCode.SYSTEM_ERROR, b"")
+
+
 def test_query_never_answers_with_more_than_a_frame_takes(
     world: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.errors import InvalidParameter, QueryNotFound, SubscriptionGroupNotExist, TopicNotFound
+from orbitmq.model.topic import NO_LITE_TOPICS
 from orbitmq.requests import RequestCode
 from orbitmq.store.message_store import MessageStore
 from orbitmq.transport.router import Call, Reply, Route
@@ -104,6 +105,8 @@ class OffsetHandlers:
 
     def search(self, call: Call[SearchOffsetByTimestampRequest]) -> Reply:
         header = call.header
+        if header.lite_topic:
+            raise InvalidParameter(f"liteTopic is {header.lite_topic!r}, and {NO_LITE_TOPICS} by this broker")
         offset = self._store.offset_by_time(
             header.topic, header.queue_id, header.timestamp, upper=header.boundary_type == "UPPER"
         )

@@ -62,6 +62,10 @@ class QueryHandlers:
         Each record is therefore compared before it is returned.
         """
         header = call.header
+        if header.last_key:
+            raise ServerError(
+                "lastKey continues in a RocksDB index, which this broker does not have; narrow the time"
+            )
         count = (
             self._store_config.unique_key_query_count if header.unique_key_query is True else header.max_num
         )

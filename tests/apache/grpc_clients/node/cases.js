@@ -1,5 +1,6 @@
 // Cases of the official Node client: ENDPOINT PREFIX [case ...]. The same as python_cases.py, with the same names, all at
-// once; prints one JSON object per case. Without TLS, the client's default: it would refuse a self-signed certificate.
+// once; prints one JSON object per case. Without TLS, the client's default, unless CASES_TLS is set:
+// the client refuses a self-signed certificate.
 'use strict';
 
 const { existsSync } = require('node:fs');
@@ -14,6 +15,7 @@ const common = {
   namespace: '',
   logger: quiet,
   requestTimeout: 5000,
+  sslEnabled: process.env.CASES_TLS === '1',
   ...(accessKey ? { sessionCredentials: { accessKey, accessSecret: process.env.CASES_SECRET_KEY } } : {}),
 };
 const MINUTE = 60_000;
