@@ -7,11 +7,13 @@ import hmac
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from tests.apache.process import wait_until
 from tests.proxy.golden import SERVICE, metadata
 from tests.proxy.local import LocalStack, local_stack
 
@@ -228,7 +230,24 @@ def test_heartbeat_of_a_consumer_that_lost_its_group_is_refused(stack: LocalStac
         assert ask(channel, "Heartbeat", own, eve).status.code == pb.OK
 
 
-def test_heartbeat_of_a_producer_needs_a_signature(stack: LocalStack) -> None:
+@contextlib.contextmanager
+def _revoked(stack: LocalStack, name: str) -> Iterator[None]:
+    """Without the user's policies."""
+    table = stack.inside.security.table
+
+    async def store(policies: Policies | None) -> Policies | None:
+        before = table.policies.get(name)
+        table.store_policies(name, policies)
+        return before
+
+    before = stack.loop.run(store(None))
+    try:
+        yield
+    finally:
+        stack.loop.run(store(before))
+
+
+def test_heartbeat_of_a_producer_takes_a_signature_and_the_right_to_publish(stack: LocalStack) -> None:
     settings = pb.Settings(client_type=pb.PRODUCER)
     settings.publishing.topics.add().name = "eve"
     eve = signed("eve", "eve-secret", "p@1")
@@ -239,7 +258,24 @@ def test_heartbeat_of_a_producer_needs_a_signature(stack: LocalStack) -> None:
             ask(channel, "Heartbeat", pb.HeartbeatRequest(), metadata("p@1")).status.code == pb.UNAUTHORIZED
         )
         assert ask(channel, "Heartbeat", pb.HeartbeatRequest(), eve).status.code == pb.OK
+        client = stack.proxy.clients.find(ClientKey("p@1", "eve"))
+        assert client is not None
+        assert stack.proxy.transactions.may_publish(client, "eve")
+        with _revoked(stack, "eve"):
+            answer = ask(channel, "Heartbeat", pb.HeartbeatRequest(), eve)
+            assert answer.status.code == pb.UNAUTHORIZED
+            assert not stack.proxy.transactions.may_publish(client, "eve")
         stream.close()
+
+
+def test_receive_on_hold_is_refused_once_its_user_has_lost_the_right(stack: LocalStack) -> None:
+    eve = signed("eve", "eve-secret", "h@1")
+    with own_channel(stack) as channel, consumer(channel, "eve", "eve", eve), ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(receive, channel, "eve", "eve", eve)
+        wait_until(lambda: stack.proxy.receiving.waiting == 1, timeout_s=10, what="the receive")
+        with own_channel(stack) as other, _revoked(stack, "eve"):
+            assert send(other, "eve", b"x", signed("admin", "secret12")).code == pb.OK
+            assert waits.result(20) == []
 
 
 def test_telemetry_that_is_not_signed_ends_whatever_it_says(stack: LocalStack) -> None:

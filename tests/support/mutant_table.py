@@ -354,4 +354,124 @@ _ADMIN: Final = (
     ),
 )
 
-MUTANTS: Final = (*_SURVIVED_ONCE, *_FIXED, *_ADMIN)
+_RECORDS: Final = "tests/integration/test_rights_on_records.py"
+_NEEDS_TESTS: Final = "tests/unit/auth/test_needs.py"
+_PROXY_RIGHTS: Final = "tests/integration/test_proxy_rights.py"
+_NEEDS: Final = "src/orbitmq/auth/needs.py"
+_PROXY: Final = "src/orbitmq/proxy"
+
+_ACCESS: Final = (
+    Mutant(
+        "any record may be sent back",
+        (
+            Edit(
+                _NEEDS,
+                'yield from _on_record(asked, _whole_number(asked.fields.get("offset", "")), SUB)\n\n\ndef _consume',
+                "yield from ()\n\n\ndef _consume",
+            ),
+        ),
+        (_NEEDS_TESTS,),
+    ),
+    Mutant(
+        "a pop reads retry topics it shares with others",
+        (Edit(_NEEDS, "if facts.is_strict and not topic", "if False and not topic"),),
+        (_NEEDS_TESTS,),
+    ),
+    Mutant(
+        "a retry belongs to its retry topic only",
+        (
+            Edit(
+                "src/orbitmq/auth/stored.py",
+                "    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):\n",
+                "    if False:\n",
+            ),
+        ),
+        ("tests/unit/auth/test_stored.py",),
+    ),
+    Mutant(
+        "a record may be forged inside a body",
+        (
+            Edit(
+                f"{_BROKER}/security.py",
+                "if not units or units[0][:2] != (log_offset, len(raw)):",
+                "if False:",
+            ),
+        ),
+        (f"{_RECORDS}::test_record_forged_in_a_body_is_believed_by_no_check",),
+    ),
+    Mutant(
+        "a half message is shown to any producer",
+        (
+            Edit(
+                f"{_BROKER}/security.py",
+                "return checker is None or checker.allows(producer.user, need, producer.connection.remote[0])",
+                "return True",
+            ),
+        ),
+        (f"{_RECORDS}::test_half_message_is_shown_only_to_publishers_of_its_real_topic",),
+    ),
+    Mutant(
+        "a request on hold stays there after its refusal",
+        (
+            Edit(
+                f"{_BROKER}/delivery/revocation.py",
+                "                connection.send(answer)\n            return True",
+                "                connection.send(answer)\n            return False",
+            ),
+        ),
+        ("tests/unit/broker/delivery/test_revocation.py",),
+    ),
+    Mutant(
+        "a field of a JSON header may have two values",
+        (
+            Edit(
+                "src/orbitmq/auth/control.py",
+                "_encode_json(fields) != raw and _contradicts_in_json(raw)",
+                "len(_encode_json(fields)) != len(raw) and _contradicts_in_json(raw)",
+            ),
+        ),
+        (_NEEDS_TESTS,),
+    ),
+    Mutant(
+        "a receive on hold is answered whatever has changed",
+        (Edit(f"{_PROXY}/service.py", "if self._rights_version != version:", "if False:"),),
+        (_PROXY_RIGHTS,),
+    ),
+    Mutant(
+        "a producer's heartbeat takes no right",
+        (
+            Edit(
+                f"{_PROXY}/service.py",
+                "            await self._allow(call, *(Right.pub_topic(topic) for topic in client.topics))\n",
+                "            pass\n",
+            ),
+        ),
+        (_PROXY_RIGHTS,),
+    ),
+    Mutant(
+        "a retry topic named over gRPC takes the right on its group only",
+        (Edit(f"{_PROXY}/access.py", "yield cluster_need(facts.cluster, Action.GET)", "pass"),),
+        ("tests/unit/proxy/test_access.py",),
+    ),
+    Mutant(
+        "a plain receipt handle is believed",
+        (Edit(f"{_PROXY}/acking.py", "        if not is_ours:\n", "        if False:\n"),),
+        (_PROXY_RIGHTS,),
+    ),
+    Mutant(
+        "what only admins may do takes a signature",
+        (
+            Edit(
+                "src/orbitmq/auth/acl_files.py",
+                "return need.type is ResourceType.CLUSTER or _PERMITTED.isdisjoint(need.actions)",
+                "return False",
+            ),
+        ),
+        (
+            "tests/integration/test_rights_of_every_request.py"
+            "::test_eve_reads_and_changes_nothing_of_others_with_any_request[lists]",
+        ),
+    ),
+)
+
+MUTANTS: Final = (*_SURVIVED_ONCE, *_FIXED, *_ADMIN, *_ACCESS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from orbitmq.auth.control import AccessControl
@@ -147,6 +149,18 @@ def test_field_with_two_values_in_json_is_refused(control: AccessControl, first:
     twice = Frame(310, 1, ext_raw=("{" + first + signed[1:]).encode())
     with pytest.raises(NoPermission, match="two values"):
         control.check(twice, "127.0.0.1")
+
+
+def test_field_with_two_values_does_not_hide_behind_numbers(control: AccessControl) -> None:
+    """A number is two bytes shorter than the text it is read as, so a header with a repeated field can be as long."""
+    numbers = {f"n{number}": str(number) for number in range(7)}
+    signed = msgspec.json.encode(sign_fields({"b": "mine", **numbers}, b"", "root", "root-secret")).decode()
+    bare = re.sub(r'"(n\d)":"(\d)"', r'"\1":\2', signed)
+    hidden = "{" + '"b":"theirs1",' + bare[1:]
+    assert len(hidden) == len(signed)
+    assert control.check(Frame(310, 1, ext_raw=bare.encode()), "127.0.0.1")
+    with pytest.raises(NoPermission, match="two values"):
+        control.check(Frame(310, 1, ext_raw=hidden.encode()), "127.0.0.1")
 
 
 def test_header_of_very_many_fields_is_refused_before_its_signature_is_checked(
