@@ -9,9 +9,9 @@ topic and its groups. The sends are measured a second time by a Super user. CPU 
 ``--baseline`` names the import path of another checkout, which takes the place of Apache. It needs that checkout's
 own kernel:
 
-    git worktree add /tmp/before COMMIT && cd /tmp/before/kernel
+    git worktree add ../before COMMIT && cd ../before/kernel
     maturin build --release --out ../wheel && unzip -d ../site ../wheel/*.whl
-    python -m benchmarks.auth --baseline /tmp/before/src:/tmp/before/site
+    python -m benchmarks.auth --baseline ../before/src:../before/site
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def _sides(baseline: str) -> Iterator[list[Running]]:
         if baseline:
             names = enter(OrbitNamesrv())
             before = OrbitBroker(names, **OPTIONS)
-            before.command = ("env", f"PYTHONPATH={baseline}", *COMMAND)
+            path = os.pathsep.join(os.path.abspath(one) for one in baseline.split(os.pathsep))
+            before.command = ("env", f"PYTHONPATH={path}", *COMMAND)
             running.append(Running(names, enter(before)))
         else:
             theirs = enter(ApacheNamesrv(LATEST))

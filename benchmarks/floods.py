@@ -245,7 +245,7 @@ def _line(found: Figures) -> str:
 
 
 def run(*, seconds: float, settle_s: float, only: str = "", ours_only: bool = False) -> list[Figures]:
-    """Run every attack on every port of ours and, unless told otherwise, of Apache's servers."""
+    """Run every attack on every port of our servers, and of Apache servers unless ``ours_only`` is set."""
     sides: dict[str, Callable[[], contextlib.AbstractContextManager[list[Port]]]] = {"orbitmq": _ours}
     if not ours_only:
         if missing := missing_tools():

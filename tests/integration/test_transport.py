@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 import struct
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.support.ports import free_ports
@@ -386,6 +389,39 @@ async def test_idle_connection_is_closed_and_a_busy_one_is_not() -> None:
             await asyncio.sleep(0.02)
         assert await closed == b""
         assert len(server.connections) == 1
+
+
+@pytest.mark.slow
+@on_both_loops
+async def test_connection_that_sends_a_frame_byte_by_byte_is_idle() -> None:
+    async with (
+        serving(ROUTES, limits=ServerLimits(idle_s=0.2)) as server,
+        await RawPeer.connect(server) as drips,
+    ):
+        large = iter(encode_request(ECHO, 1, None, bytes(200)))
+        await drips.send(bytes([next(large)]))
+        closed = asyncio.ensure_future(drips.closed_by_server())
+        while not closed.done():
+            with contextlib.suppress(ConnectionError):
+                await drips.send(bytes([next(large)]))
+            await asyncio.sleep(0.02)
+        assert await closed == b""
+
+
+@on_both_loops
+async def test_connection_that_receives_a_large_frame_slowly_is_active() -> None:
+    async with serving(ROUTES) as server, await RawPeer.connect(server) as peer:
+        await peer.send(encode_request(ECHO, 1, None, bytes(100_000))[:50_000])
+        await until_async(lambda: server.connections, what="the connection")
+        (connection,) = server.connections
+        await until_async(lambda: connection._decoder.buffered_bytes == 50_000, what="half of the frame")
+        noted = []
+        for received in (50_001, 70_000, 70_001, 86_384, 5, 6):
+            connection._decoder = cast(Any, SimpleNamespace(buffered_bytes=received))
+            connection._received_at = float(received)
+            connection._note_progress()
+            noted.append(connection.last_active == received)
+        assert noted[1:] == [True, False, True, True, False]
 
 
 @on_both_loops

@@ -56,6 +56,8 @@ logger = logging.getLogger(__name__)
 _RESPONSE: Final = 1
 _NO_ROUTES: Final = Router(())
 _FRAME_OVERHEAD_BYTES: Final = 256
+_PROGRESS_BYTES: Final = 16 * 1024
+"""A connection that receives this much of a frame is active."""
 """Rough memory cost of a decoded frame, excluding its bytes."""
 _STOP_S: Final = 0.1
 """A turn this late means that the process was stopped, unless the previous turn was late too."""
@@ -105,6 +107,7 @@ class Connection(asyncio.Protocol):
         "_opaque",
         "_out",
         "_out_bytes",
+        "_partial_bytes",
         "_planned_at",
         "_received_at",
         "_router",
@@ -179,6 +182,8 @@ class Connection(asyncio.Protocol):
         self.last_active = self._received_at = self._loop.time()
         self._silent_since = 0.0
         """When the first call was sent that timed out without any data from the peer."""
+        self._partial_bytes = 0
+        """How much of an incomplete frame had arrived at the last progress."""
         self.silence_s = math.inf
         """The connection is dropped if the peer leaves our calls unanswered and sends nothing else for this long. A
         path that silently drops packets (a firewall that lost its state) reports no error, and our own requests keep
@@ -218,13 +223,14 @@ class Connection(asyncio.Protocol):
             self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        self.last_active = self._received_at = self._loop.time()
+        self._received_at = self._loop.time()
         if not self._sniffed and not self._sniff(data):
             return
         if self._tls is not None:
             data = self._decrypt(data)
         frames = self._decoder.feed(data)
         if frames:
+            self.last_active = self._received_at
             self._turn_left -= len(data)
             if self._write_paused or self._backlog:
                 self._keep(frames, len(data))
@@ -235,10 +241,19 @@ class Connection(asyncio.Protocol):
                 self._plan_turn()
             if self.busy_wait is not None:
                 self.busy_wait.served(self, frames)
+        else:
+            self._note_progress()
         if self.held is not None:
             self.held.moved(len(data))
         if self._decoder.error is not None and not self._backlog:
             self._break(str(self._decoder.error))
+
+    def _note_progress(self) -> None:
+        """A peer that sends a frame byte by byte is idle, so that it cannot keep a connection indefinitely."""
+        received = self._decoder.buffered_bytes
+        if not self._partial_bytes <= received < self._partial_bytes + _PROGRESS_BYTES:
+            self._partial_bytes = received
+            self.last_active = self._received_at
 
     def pause_writing(self) -> None:
         self._write_paused = True
