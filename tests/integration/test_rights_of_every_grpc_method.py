@@ -80,6 +80,13 @@ def _filled(kind: Any, path: tuple[str, ...] = ()) -> Iterator[Any]:
             if each.name not in left_out | LEFT_OUT and len(path) < 6:
                 _fill(message, each, path)
         yield message
+        for each, value in message.ListFields():  # the other choices of oneofs further inside
+            if each.message_type is not None and not each.is_repeated:
+                for inner in itertools.islice(_filled(type(value), (*path, each.name)), 1, None):
+                    other = kind()
+                    other.CopyFrom(message)
+                    getattr(other, each.name).CopyFrom(inner)
+                    yield other
 
 
 def _fill(message: Any, each: FieldDescriptor, path: tuple[str, ...]) -> None:

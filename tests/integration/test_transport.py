@@ -398,13 +398,17 @@ async def test_connection_that_sends_a_frame_byte_by_byte_is_idle() -> None:
         serving(ROUTES, limits=ServerLimits(idle_s=0.2)) as server,
         await RawPeer.connect(server) as drips,
     ):
-        large = iter(encode_request(ECHO, 1, None, bytes(200)))
-        await drips.send(bytes([next(large)]))
+        await until_async(lambda: server.connections, what="the connection")
+        (connection,) = server.connections
         closed = asyncio.ensure_future(drips.closed_by_server())
-        while not closed.done():
+        frame = encode_request(ECHO, 1, None, bytes(100_000))
+        for position in range(16_000):
             with contextlib.suppress(ConnectionError):
-                await drips.send(bytes([next(large)]))
-            await asyncio.sleep(0.02)
+                await drips.send(frame[position : position + 1])
+            await until_async(lambda: closed.done() or connection._decoder.buffered_bytes > position)  # noqa: B023 - awaited at once
+            if closed.done():
+                break
+        assert closed.done()
         assert await closed == b""
 
 

@@ -253,6 +253,7 @@ def test_rows_read_fields_that_the_requests_have(tmp_path: Path) -> None:
         (361, {"topic": "t", "consumerGroup": "g"}, ["Topic:t", "Group:g"]),
         (33, {"topic": "mine", "offset": "5"}, ["Topic:t"]),
         (25, {}, ["Cluster:C"]),
+        (314, {"srcGroup": "g", "destGroup": "h", "topic": "t"}, ["Group:g", "Group:h", "Topic:t"]),
     ],
 )
 def test_needs_name_what_is_touched(code: int, fields: dict[str, str], expected: list[str]) -> None:
@@ -272,6 +273,7 @@ def test_dead_letter_may_be_handled_by_its_readers() -> None:
     assert need.text == "Topic:t"
     assert need.instead is not None
     assert need.instead.text == "Topic:%DLQ%g"
+    assert next(read_by(33, {"offset": "6"}, b"")).instead is None
 
 
 @pytest.mark.parametrize("text", ["5.0", "5e0", " 5", "0x5", "\u0665", "--5"])
