@@ -260,11 +260,11 @@ def test_heartbeat_of_a_producer_takes_a_signature_and_the_right_to_publish(stac
         assert ask(channel, "Heartbeat", pb.HeartbeatRequest(), eve).status.code == pb.OK
         client = stack.proxy.clients.find(ClientKey("p@1", "eve"))
         assert client is not None
-        assert stack.proxy.transactions.may_publish(client, "eve")
+        assert stack.proxy.transactions._may_publish(client, "eve")
         with _revoked(stack, "eve"):
             answer = ask(channel, "Heartbeat", pb.HeartbeatRequest(), eve)
             assert answer.status.code == pb.UNAUTHORIZED
-            assert not stack.proxy.transactions.may_publish(client, "eve")
+            assert not stack.proxy.transactions._may_publish(client, "eve")
         stream.close()
 
 

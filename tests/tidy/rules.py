@@ -289,6 +289,126 @@ def check_layouts(sources: Iterable[Source]) -> Iterator[str]:
             yield f"stale-exception: OTHER_LAYOUTS names {path} without need"
 
 
+WIRED: Final = ("src/orbitmq/broker/", "src/orbitmq/store/", "src/orbitmq/proxy/")
+GENERATED: Final = ("src/orbitmq/proxy/protocol/rocketmq_v2_pb2.py",)
+STATE: Final[Mapping[str, str]] = {
+    "broker:stats": "counters, changed where something is counted",
+    "proxy:call": "the state of a stream, set when it opens",
+    "store:checkpoint": "the values of a file, set before it is written",
+    "store:log": "the ends of the log, moved by its writer in the order of store/README.md",
+    "store:report": "a result, filled while it is found",
+    "store:result": "a result, filled while it is found",
+}
+"""Values that others fill, by package and name. Everything else with attributes is a collaborator."""
+LATE_CALLBACKS: Final[Mapping[str, str]] = {
+    "src/orbitmq/proxy/http2/call.py:on_end": "a handler that waits for the end of its own call",
+    "src/orbitmq/store/read/integrity.py:_fetch": "a repair exists only while the broker has peers",
+}
+
+
+def _chain(node: ast.expr) -> list[str]:
+    """The names of ``a.b.c``; empty for anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return [node.id, *names] if isinstance(node, ast.Name) else []
+
+
+def _assignments(function: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Targets with their values; a value is None where it belongs to several targets."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if not isinstance(target, ast.Tuple):
+                    yield target, node.value
+                elif isinstance(node.value, ast.Tuple):
+                    yield from zip(target.elts, node.value.elts, strict=False)
+                else:
+                    yield from ((element, None) for element in target.elts)
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            yield node.target, node.value
+
+
+def _collaborators(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Local names of objects that outlive the function: attributes of ``self``, and the parameters of
+    ``__init__``."""
+    found = {
+        target.id
+        for target, value in _assignments(function)
+        if isinstance(target, ast.Name) and value is not None and _chain(value)[:1] == ["self"]
+    }
+    if function.name == "__init__":
+        found |= {one.arg for one in (*function.args.args, *function.args.kwonlyargs)} - {"self"}
+    return found
+
+
+def _made(function: ast.AST) -> set[str]:
+    """Local names of objects that the function constructs."""
+    return {
+        target.id
+        for target, value in _assignments(function)
+        if isinstance(target, ast.Name)
+        and isinstance(value, ast.Call)
+        and (_chain(value.func) or [""])[-1][:1].isupper()
+    }
+
+
+def check_wiring(source: Source) -> Iterator[str]:
+    """wiring, late-callback: a collaborator is complete when it is constructed; see ``broker/events.py``."""
+    if not source.path.startswith(WIRED) or source.path in GENERATED:
+        return
+    for name, function, _ in _functions(source.tree):
+        held, made = _collaborators(function), _made(function)
+        for target, value in _assignments(function):
+            chain = _chain(target)
+            where = f"{source.path}:{target.lineno}"
+            if len(chain) == 2 and chain[0] == "self":
+                late = isinstance(value, ast.Constant) and value.value is None
+                late = late and f"{source.path}:{chain[1]}" not in LATE_CALLBACKS
+                if late and _is_callback(source.tree, target):
+                    yield f"late-callback: {where}: {name} leaves {chain[1]} to be set later: pass an event"
+            elif len(chain) > 1 and (
+                chain[0] == "self" or chain[0] in held or (chain[0] in made and _is_wired(value))
+            ):
+                owner = chain[-2].removeprefix("_")
+                if f"{source.package}:{owner}" not in STATE:
+                    yield f"wiring: {where}: {name} sets {'.'.join(chain)}: pass it to the constructor"
+
+
+def _is_wired(value: ast.expr | None) -> bool:
+    """Whether a value gives another object access to this one."""
+    if isinstance(value, ast.Lambda):
+        return True
+    return value is not None and len(_chain(value)) > 1 and _chain(value)[0] == "self"
+
+
+def _is_callback(tree: ast.Module, target: ast.expr) -> bool:
+    return any(
+        isinstance(node, ast.AnnAssign)
+        and node.target is target
+        and any(isinstance(part, ast.Name) and part.id == "Callable" for part in ast.walk(node.annotation))
+        for node in ast.walk(tree)
+    )
+
+
+def check_state(sources: Iterable[Source]) -> Iterator[str]:
+    """stale-exception: an entry of ``STATE`` or ``LATE_CALLBACKS`` that nothing needs."""
+    texts = {source.path: source.text for source in sources if source.path.startswith(WIRED)}
+    for entry in STATE:
+        package, _, owner = entry.partition(":")
+        pattern = re.compile(rf"\b_?{owner}\.\w+ (?:[-+|]?=) ")
+        if not any(
+            path.startswith(f"src/orbitmq/{package}/") and pattern.search(text)
+            for path, text in texts.items()
+        ):
+            yield f"stale-exception: STATE names {entry} without need"
+    for entry in LATE_CALLBACKS:
+        path, _, name = entry.partition(":")
+        if f"self.{name}: Callable" not in texts.get(path, ""):
+            yield f"stale-exception: LATE_CALLBACKS names {entry} without need"
+
+
 _TASK_CALLS: Final = frozenset({"create_task", "ensure_future"})
 _SKIPS: Final = frozenset({"skip", "skipif", "importorskip"})
 

@@ -18,12 +18,14 @@ def found_by(rule: str, path: str, text: str) -> list[str]:
         *rules.check_sizes(source),
         *rules.check_calls(source),
         *rules.check_package_file(source),
+        *rules.check_wiring(source),
         *rules.check_text(source.path, source.text),
     ]
     return [finding for finding in findings if finding.startswith(f"{rule}: ")]
 
 
 STORE = "src/orbitmq/store/log/segment.py"
+WIRED = "src/orbitmq/broker/roles.py"
 TOO_LONG = "def long():\n" + "    pass\n" * rules.FUNCTION_LINES_MAX
 
 
@@ -48,6 +50,16 @@ TOO_LONG = "def long():\n" + "    pass\n" * rules.FUNCTION_LINES_MAX
         ("function-size", STORE, "if True:\n" + textwrap.indent(TOO_LONG, "    ")),
         ("parameter-count", STORE, "def many(a, b, c, d, e, f, *, g, h): ..."),
         ("parameter-count", STORE, "class A:\n    def many(self, a, b, c, d, e, f, g, h): ..."),
+        ("wiring", WIRED, "def open(self):\n    self.roles.wake = self._wake"),
+        ("wiring", WIRED, "def open(self):\n    roles = self._roles\n    roles.epoch = 3"),
+        ("wiring", WIRED, "def open(self):\n    self.topics.on_version = self.groups.on_version = f"),
+        ("wiring", WIRED, "def open(self):\n    rpc = RpcClient()\n    rpc.sign = self.security.signer"),
+        ("wiring", WIRED, "class A:\n    def __init__(self, gate):\n        gate.is_master = self.holds"),
+        (
+            "late-callback",
+            WIRED,
+            "class A:\n    def __init__(self):\n        self.on_lost: Callable[[], None] | None = None",
+        ),
         ("task-owner", "src/orbitmq/broker/delay.py", "import asyncio\nasyncio.create_task(work())"),
         ("task-owner", "src/orbitmq/broker/delay.py", "loop.create_task(work())"),
         ("clock", "src/orbitmq/broker/delay.py", "import time\nnow = time.time()"),
@@ -83,6 +95,11 @@ def test_rule_on_a_breach_reports_it_by_name(rule: str, path: str, text: str) ->
         ("task-owner", "src/orbitmq/runtime/tasks.py", "loop.create_task(work())"),
         ("clock", "src/orbitmq/runtime/clock.py", "import time\nnow = time.time()"),
         ("clock", "src/orbitmq/transport/connection.py", "now = loop.time()"),
+        ("wiring", WIRED, "def count(self):\n    self.stats.misses += 1"),
+        ("wiring", WIRED, "def hold(self, waiting):\n    waiting.granted = self.revocation.version"),
+        ("wiring", WIRED, "def answer(self):\n    header = Header()\n    header.code = self.code()"),
+        ("wiring", "src/orbitmq/client/a.py", "def open(self):\n    self.roles.wake = self._wake"),
+        ("late-callback", WIRED, "class A:\n    def __init__(self):\n        self.at: int | None = None"),
         ("test-skip", "tests/apache/harness.py", "import pytest\npytest.skip('no Java')"),
         ("test-skip", "tests/unit/test_a.py", "reader.skip(4)"),
         ("package-file", "src/orbitmq/store/__init__.py", "'''Doc.'''\nfrom a import b\n__all__ = ['b']"),

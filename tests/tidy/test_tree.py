@@ -60,7 +60,7 @@ def report(findings: Iterable[str]) -> None:
 
 @pytest.mark.parametrize(
     "check",
-    [rules.check_imports, rules.check_calls, rules.check_package_file],
+    [rules.check_imports, rules.check_calls, rules.check_package_file, rules.check_wiring],
     ids=lambda check: check.__name__,
 )
 def test_every_source_obeys(check: Callable[[Source], Iterator[str]]) -> None:
@@ -88,6 +88,7 @@ def test_every_test_file_keeps_the_file_size() -> None:
 
 def test_no_exception_is_without_need() -> None:
     report(rules.check_exceptions(sources()))
+    report(rules.check_state(sources()))
 
 
 def test_records_units_and_frames_are_laid_out_in_one_place() -> None:

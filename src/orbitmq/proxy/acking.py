@@ -14,7 +14,7 @@ from orbitmq.codes import ResponseCode
 from orbitmq.errors import OrbitError, error_for_code
 from orbitmq.proxy.brokers import Brokers
 from orbitmq.proxy.checks import check_group, check_invisible_ms, check_topic
-from orbitmq.proxy.clients import Client
+from orbitmq.proxy.clients import Client, Clients
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.handles import Handle, HandleSeal
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
@@ -23,6 +23,7 @@ from orbitmq.proxy.statuses import OK, Refused, common_status, refused_by, statu
 from orbitmq.record.codec import decode_record
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
+from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.wire.header import decode_header
 from orbitmq.wire.headers import (
     AckMessageRequest,
@@ -46,14 +47,33 @@ _DEAD: Final = -1
 class Acking:
     """See the module."""
 
-    def __init__(self, config: ProxyConfig, brokers: Brokers, clock: Clock, seal: HandleSeal) -> None:
+    def __init__(
+        self,
+        config: ProxyConfig,
+        brokers: Brokers,
+        clients: Clients,
+        seal: HandleSeal,
+        *,
+        clock: Clock,
+        tasks: TaskOwner,
+    ) -> None:
         self._config = config
         self._brokers = brokers
         self._clock = clock
         self.seal = seal
-        self.renewal: Renewal | None = None
-        """Set after construction, because the two objects reference each other."""
+        self.renewal = Renewal(
+            config,
+            clients,
+            self.change_quietly,
+            clock=clock,
+            tasks=tasks,
+            retry_delay_ms=self._retry_delay_ms,
+        )
         self.acknowledged = 0
+
+    async def _retry_delay_ms(self, group: str, attempts: int) -> int:
+        config = await self._brokers.group(group)
+        return 10_000 if config is None else config.group_retry_policy.delay_ms(attempts - 1)
 
     # -- single messages -------------------------------------------------------------------------------
 
@@ -165,7 +185,6 @@ class Acking:
     ) -> tuple[Handle, bool]:
         """Returns the valid handle (the client's own or its renewal) and whether a proxy is known to have issued it.
         Raises ``Refused``."""
-        assert self.renewal is not None
         renewed = await self.renewal.release(client, message_id, text, group, topic)
         return self.seal.open(text, group, topic) if renewed is None else (renewed, True)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -33,12 +33,16 @@ from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner, every
 from orbitmq.transport.client import RpcClient
 from orbitmq.transport.local import LocalServer
-from orbitmq.transport.router import RawRoute, Route, Router
+from orbitmq.transport.router import PARKED, Answer, Call, Route, Router
 from orbitmq.transport.tls import outgoing_context
 from orbitmq.wire import javajson
 from orbitmq.wire.frame import Frame
 from orbitmq.wire.header import Header, encode_ext
-from orbitmq.wire.headers import GetSubscriptiongroupConfigRequest, GetTopicConfigRequest
+from orbitmq.wire.headers import (
+    CheckTransactionStateRequest,
+    GetSubscriptiongroupConfigRequest,
+    GetTopicConfigRequest,
+)
 
 __all__ = ["Brokers", "LocalBroker", "TopicFacts"]
 
@@ -69,6 +73,9 @@ class TopicFacts(msgspec.Struct, frozen=True, gc=False):
     """The message.type attribute, or UNSPECIFIED if it could not be read."""
 
 
+TransactionCheck = Callable[[Call[CheckTransactionStateRequest]], None]
+
+
 class Brokers:
     """See the module. Owned by one event loop; ``start`` and ``stop`` once each."""
 
@@ -78,19 +85,20 @@ class Brokers:
         *,
         clock: Clock,
         tasks: TaskOwner,
-        routes: Iterable[Route | RawRoute] = (),
         local: LocalBroker | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """``routes`` handle requests that brokers send to their clients."""
         self._config = config
         self._tasks = tasks
         self._credentials = credentials
         self.local = local
         tls = outgoing_context(config) if config.tls_outgoing else None
+        self.checks: list[TransactionCheck] = []
+        """Called when a broker asks for the outcome of a transaction."""
+        routes = [Route(RequestCode.CHECK_TRANSACTION_STATE, self._check, CheckTransactionStateRequest)]
         self.rpc = RpcClient(router=Router(routes), serialize_type=SerializeType.JSON, tls=tls)
         if local is not None:
-            self.rpc.local = {local.address: local.server}
+            self.rpc.reach_locally(local.address, local.server)
         self._servers = split_name_servers(config.name_servers)
         self._book = RouteBook(self._servers, self._ask_name_server, tasks)
         kept = {
@@ -102,6 +110,11 @@ class Brokers:
         }
         self.topics: Cache[TopicFacts] = Cache(self._load_topic, **kept)  # type: ignore[arg-type]  # see above
         self.groups: Cache[SubscriptionGroupConfig] = Cache(self._load_group, **kept)  # type: ignore[arg-type]
+
+    def _check(self, call: Call[CheckTransactionStateRequest]) -> Answer:
+        for check in self.checks:
+            check(call)
+        return PARKED
 
     def start(self) -> None:
         self._tasks.start(every(_EXPIRY_S, self._expire), "cache-expiry")

@@ -130,7 +130,7 @@ class Clients:
         self._limit_bytes = SETTINGS_BYTES_MAX
         self._adopted: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         """Number of clients without settings, by connection."""
-        self.on_gone: Callable[[Client], None] | None = None
+        self.gone: list[Callable[[Client], object]] = []
         """Called with a client that was unregistered or expired."""
 
     def __len__(self) -> int:
@@ -264,8 +264,8 @@ class Clients:
         if self._clients.pop(client.key, None) is not None:
             self._size_bytes -= client.size_bytes
         self._drop_producer(client)
-        if self.on_gone is not None:
-            self.on_gone(client)
+        for subscriber in self.gone:
+            subscriber(client)
 
     def _drop_producer(self, client: Client) -> None:
         for topic in client.topics:

@@ -73,6 +73,7 @@ class Renewal:
         self._clock = clock
         self._tasks = tasks
         self._retry_delay_ms = retry_delay_ms
+        clients.gone.append(self.give_back)
 
     def keep(self, client: Client, message_id: str, handle_text: str, held: Held) -> None:
         if self._config.auto_renew and len(client.held) < _HELD_MAX:

@@ -37,6 +37,10 @@ class RouteAnswers:
         self.port = config.port
         """The listening port; known once the server runs."""
 
+    def listens_on(self, port: int) -> None:
+        """The server runs, on this port."""
+        self.port = port
+
     def route(self, facts: TopicFacts, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
         _check_echoed(request)
         kinds = _accepted(facts.kind)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from types import TracebackType
 from typing import Final, Self
@@ -18,7 +19,7 @@ from orbitmq.proxy.access import Access, Right, SignedCalls, SignedDates
 from orbitmq.proxy.acking import Acking
 from orbitmq.proxy.brokers import Brokers, LocalBroker
 from orbitmq.proxy.certificate import file_times, server_tls
-from orbitmq.proxy.clients import Clients
+from orbitmq.proxy.clients import Client, Clients
 from orbitmq.proxy.commands import Commands
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.handles import HandleSeal, seal_keys
@@ -28,7 +29,6 @@ from orbitmq.proxy.http2.server import GrpcServer
 from orbitmq.proxy.metrics import ProxyMetrics
 from orbitmq.proxy.receiving import Receiving
 from orbitmq.proxy.remote_users import RemoteUsers
-from orbitmq.proxy.renewal import Renewal
 from orbitmq.proxy.routes import RouteAnswers
 from orbitmq.proxy.sending import Sending
 from orbitmq.proxy.service import Parts, Service
@@ -43,6 +43,14 @@ logger = logging.getLogger(__name__)
 _EXPIRE_CLIENTS_S: Final = 5.0
 _EXPIRE_TRANSACTIONS_S: Final = 1.0
 _EXPIRE_USERS_S: Final = 30.0
+
+
+def _every_producer(_client: Client, _topic: str) -> bool:
+    return True
+
+
+def _may_publish(access: Access, client: Client, topic: str) -> bool:
+    return access.allows(client.key.owner, Right.pub_topic(topic), client.remote)
 
 
 class Proxy:
@@ -60,39 +68,26 @@ class Proxy:
         self._clock = clock
         self._tasks = TaskOwner("proxy")
         self.clients = Clients(config, clock)
-        self.transactions = Transactions(config, self.clients, clock=clock, tasks=self._tasks)
         inner = _inner_credentials(config)
         self.brokers = Brokers(
             config,
             clock=clock,
             tasks=self._tasks,
-            routes=self.transactions.routes(),
             local=local,
             credentials=inner,
         )
-        self.transactions.brokers = self.brokers
         self.users = self._remote_users() if local is None and access is None else None
         if self.users is not None:
             dates = SignedDates(config.signed_dates, clock)
             access = SignedCalls(self.users.control, dates, self.users.learn)
-        if access is not None:
-            allows = access.allows
-            self.transactions.may_publish = lambda client, topic: allows(
-                client.key.owner, Right.pub_topic(topic), client.remote
-            )
+        may_publish = _every_producer if access is None else functools.partial(_may_publish, access)
+        self.transactions = Transactions(
+            config, self.clients, self.brokers, clock=clock, tasks=self._tasks, may_publish=may_publish
+        )
         keys = seal_keys(config.handle_key, "" if inner is None else inner.secret_key)
         seal = HandleSeal(keys, accepts_plain=config.accepts_plain_handles)
-        self.acking = Acking(config, self.brokers, clock, seal)
-        self.renewal = Renewal(
-            config,
-            self.clients,
-            self.acking.change_quietly,
-            clock=clock,
-            tasks=self._tasks,
-            retry_delay_ms=self._retry_delay_ms,
-        )
-        self.acking.renewal = self.renewal
-        self.clients.on_gone = self.renewal.give_back
+        self.acking = Acking(config, self.brokers, self.clients, seal, clock=clock, tasks=self._tasks)
+        self.renewal = self.acking.renewal
         self.sending = Sending(config, self.brokers, self.transactions, clock)
         self.receiving = Receiving(
             config, self.brokers, self.acking, self.renewal, clock=clock, tasks=self._tasks
@@ -162,7 +157,7 @@ class Proxy:
             idle_s=config.idle_ms / 1000,
         )
         await self._server.start()
-        self._routes.port = self._server.port
+        self._routes.listens_on(self._server.port)
         start = self._tasks.start
         self.brokers.start()
         start(every(_EXPIRE_CLIENTS_S, self.clients.expire), "client-expiry")
@@ -187,16 +182,12 @@ class Proxy:
         if self._server is None or not times or times == self._file_times:
             return
         try:
-            self._server.tls = server_tls(self.config, self._clock)
+            self._server.use_tls(server_tls(self.config, self._clock))
         except ConfigError as error:
             logger.warning("new certificate cannot be used error=%s", error)
             return
         self._file_times = times
         logger.info("certificate replaced file=%s", self.config.tls_certificate)
-
-    async def _retry_delay_ms(self, group: str, attempts: int) -> int:
-        config = await self.brokers.group(group)
-        return 10_000 if config is None else config.group_retry_policy.delay_ms(attempts - 1)
 
     async def stop(self) -> None:
         """Refuse new calls, let running ones end, and close. Messages held by clients stay hidden, so clients can

@@ -34,7 +34,7 @@ from orbitmq.record.codec import decode_record, decode_records
 from orbitmq.requests import RequestCode
 from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.tasks import TaskOwner
-from orbitmq.transport.router import PARKED, Answer, Call, RawRoute, Route
+from orbitmq.transport.router import Call
 from orbitmq.wire.bodies import HeartbeatData, ProducerData
 from orbitmq.wire.headers import (
     CheckTransactionStateRequest,
@@ -74,8 +74,21 @@ class HalfMessage(msgspec.Struct, frozen=True, gc=False):
 class Transactions:
     """See the module."""
 
-    def __init__(self, config: ProxyConfig, clients: Clients, *, clock: Clock, tasks: TaskOwner) -> None:
+    def __init__(
+        self,
+        config: ProxyConfig,
+        clients: Clients,
+        brokers: Brokers,
+        *,
+        clock: Clock,
+        tasks: TaskOwner,
+        may_publish: Callable[[Client, str], bool],
+    ) -> None:
+        """``may_publish``: whether a producer's user may currently send to a topic."""
         self._config = config
+        self._brokers = brokers
+        self._may_publish = may_publish
+        brokers.checks.append(self._check)
         self._clients = clients
         self._clock = clock
         self._tasks = tasks
@@ -84,14 +97,6 @@ class Transactions:
         """Transactions whose outcome this proxy forwarded, latest last."""
         self._topics: set[str] = set()
         self._announced: set[tuple[str, str]] = set()
-        self.brokers: Brokers | None = None
-        """Set after construction, because the two objects reference each other."""
-        self.may_publish: Callable[[Client, str], bool] = lambda _client, _topic: True
-        """Whether a producer's user may currently send to a topic."""
-
-    def routes(self) -> list[Route | RawRoute]:
-        """Returns the handlers for requests from brokers."""
-        return [Route(RequestCode.CHECK_TRANSACTION_STATE, self._check, CheckTransactionStateRequest)]
 
     def note(self, topic: str, transaction_id: str, address: str, queue_offset: int, log_offset: int) -> None:
         """Record the position of a stored half message."""
@@ -116,7 +121,6 @@ class Transactions:
 
     async def end(self, request: pb.EndTransactionRequest) -> None:
         """Forward an outcome to the broker. Raises ``Refused`` or ``OrbitError``."""
-        assert self.brokers is not None
         topic = request.topic.name
         key = (topic, request.transaction_id)
         places = self._half.get(key)
@@ -144,7 +148,7 @@ class Transactions:
             transaction_id=request.transaction_id,
             topic=topic,
         )
-        await self.brokers.tell(half.address, RequestCode.END_TRANSACTION, header)
+        await self._brokers.tell(half.address, RequestCode.END_TRANSACTION, header)
 
     def _note_ended(self, key: tuple[str, str]) -> None:
         self._ended[key] = None
@@ -154,7 +158,6 @@ class Transactions:
 
     async def _find(self, topic: str, transaction_id: str) -> HalfMessage | None:
         """Returns the newest half message with this id in the indexes of all brokers, or None."""
-        assert self.brokers is not None
         now_ms = self._clock.now_ms()
         header = QueryMessageRequest(
             topic=HALF_TOPIC,
@@ -165,15 +168,14 @@ class Transactions:
             unique_key_query=True,
             index_type="U",
         )
-        addresses = sorted(await self.brokers.find_brokers())
+        addresses = sorted(await self._brokers.find_brokers())
         found = await asyncio.gather(*(self._find_at(address, header, topic) for address in addresses))
         places = [place for places in found for place in places]
         return max(places, key=lambda place: place.log_offset, default=None)
 
     async def _find_at(self, address: str, header: QueryMessageRequest, topic: str) -> list[HalfMessage]:
-        assert self.brokers is not None
         try:
-            answer = await self.brokers.ask(address, RequestCode.QUERY_MESSAGE, header)
+            answer = await self._brokers.ask(address, RequestCode.QUERY_MESSAGE, header)
             records = decode_records(answer.body, check_crc=False)
         except OrbitError as error:
             logger.debug("half message not found broker=%s id=%s error=%s", address, header.key, error)
@@ -205,36 +207,35 @@ class Transactions:
 
     async def heartbeat(self) -> None:
         """Announce to all brokers the topics for which we have producers."""
-        if not self._topics or self.brokers is None:
+        if not self._topics:
             return
         body = HeartbeatData(
             client_id=CLIENT_ID,
             producer_data_set=[ProducerData(group_name=topic) for topic in sorted(self._topics)],
         ).encode()
-        addresses = await self.brokers.find_brokers()
+        addresses = await self._brokers.find_brokers()
         await asyncio.gather(*(self._heartbeat_to(address, body) for address in addresses))
 
     async def _heartbeat_to(self, address: str, body: bytes) -> None:
-        assert self.brokers is not None
         try:
-            await self.brokers.ask(address, RequestCode.HEART_BEAT, HeartBeatRequest(), body)
+            await self._brokers.ask(address, RequestCode.HEART_BEAT, HeartBeatRequest(), body)
         except OrbitError as error:
             logger.info("heartbeat failed broker=%s error=%s", address, error)
 
-    def _check(self, call: Call[CheckTransactionStateRequest]) -> Answer:
+    def _check(self, call: Call[CheckTransactionStateRequest]) -> None:
         """Forward a broker's check of a half message to one of the topic's producers."""
         header = call.header
         try:
             record = decode_record(call.body)
         except RecordError as error:
             logger.warning("transaction check cannot be read peer=%s error=%s", call.peer.remote_text, error)
-            return PARKED
+            return
         topic = record.topic
         transaction_id = header.transaction_id or record.unique_key or ""
-        producers = [one for one in self._clients.producers(topic) if self.may_publish(one, topic)]
+        producers = [one for one in self._clients.producers(topic) if self._may_publish(one, topic)]
         if not producers:
             logger.info("no producer to check topic=%s transaction=%s", topic, transaction_id)
-            return PARKED
+            return
         self.note_asked(
             topic,
             transaction_id,
@@ -247,4 +248,3 @@ class Transactions:
         recover.transaction_id = transaction_id
         recover.message.CopyFrom(delivered(record, topic, handle=None))
         random.choice(producers).send(command)
-        return PARKED

@@ -74,9 +74,12 @@ class RpcClient:
         self._sweeping = False
         self._all_closed = asyncio.Event()
         self._closed = False
-        self.local: Mapping[str, LocalServer] = {}
-        """Servers in this process by address, which are reached without a socket."""
+        self._local: dict[str, LocalServer] = {}
         self.sign = sign
+
+    def reach_locally(self, address: str, server: LocalServer) -> None:
+        """Reach a server in this process without a socket."""
+        self._local[address] = server
 
     def open_connection(self, address: str) -> Connection | None:
         """The connection to ``address``, if it is open."""
@@ -111,7 +114,7 @@ class RpcClient:
         """Returns a connection, or why there is none: every waiting caller raises an error of its own."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
-        inside = self.local.get(address)
+        inside = self._local.get(address)
         if inside is not None:
             connection = self._new_connection(host)
             connect_local(connection, inside(), (host, port))

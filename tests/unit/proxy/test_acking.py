@@ -16,7 +16,7 @@ from orbitmq.proxy.clients import Client, ClientKey, Clients
 from orbitmq.proxy.config import ProxyConfig
 from orbitmq.proxy.handles import Handle, HandleSeal, parse_handle, seal_keys
 from orbitmq.proxy.protocol import rocketmq_v2_pb2 as pb
-from orbitmq.proxy.renewal import Held, Renewal
+from orbitmq.proxy.renewal import Held
 from orbitmq.proxy.statuses import Refused
 from orbitmq.record.codec import encode_record
 from orbitmq.requests import RequestCode
@@ -78,19 +78,15 @@ class _Kit:
         self.brokers = _Brokers()
         self.clients = Clients(self.config, self.clock)
         self.seal = HandleSeal(keys)
-        self.acking = Acking(self.config, cast(Any, self.brokers), self.clock, self.seal)
         self.changes: list[tuple[Handle, int]] = []
         self.refuses = False
         self.tasks = TaskOwner("test")
-        self.renewal = Renewal(
-            self.config,
-            self.clients,
-            self._change,
-            clock=self.clock,
-            tasks=self.tasks,
-            retry_delay_ms=self._retry_delay_ms,
+        brokers: Any = self.brokers
+        self.acking = Acking(
+            self.config, brokers, self.clients, self.seal, clock=self.clock, tasks=self.tasks
         )
-        self.acking.renewal = self.renewal
+        self.renewal: Any = self.acking.renewal
+        self.renewal._change, self.renewal._retry_delay_ms = self._change, self._retry_delay_ms
         settings = pb.Settings(client_type=pb.PUSH_CONSUMER)
         stream = SimpleNamespace(remote="h:1", header=lambda _: "", connection=None, done=False)
         self.client: Client = self.clients.register(ClientKey("c"), settings, cast(Any, stream))
@@ -331,7 +327,6 @@ def test_client_that_ends_gives_back_what_it_held() -> None:
     kit = _Kit()
     for offset in range(3):
         kit.hold(offset)
-    kit.clients.on_gone = kit.renewal.give_back
 
     async def run() -> None:
         kit.clients.unregister(ClientKey("c"))

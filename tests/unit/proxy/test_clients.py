@@ -54,7 +54,7 @@ def _clients() -> tuple[Clients, ManualClock, list[Client]]:
     clock = ManualClock()
     clients = Clients(ProxyConfig(), clock)
     gone: list[Client] = []
-    clients.on_gone = gone.append
+    clients.gone.append(gone.append)
     return clients, clock, gone
 
 

@@ -186,8 +186,15 @@ class _Ends:
         self.places.append(header.tran_state_table_offset)
 
 
+def transactions_of(config: ProxyConfig, clients: Any, clock: ManualClock) -> Transactions:
+    brokers: Any = SimpleNamespace(checks=[])
+    return Transactions(
+        config, clients, brokers, clock=clock, tasks=TaskOwner("test"), may_publish=lambda *_: True
+    )
+
+
 def _end(transactions: Transactions, brokers: _Ends) -> list[int]:
-    transactions.brokers = cast(Any, brokers)
+    transactions._brokers = cast(Any, brokers)
     request = pb.EndTransactionRequest(topic=pb.Resource(name="T"), transaction_id="id", resolution=pb.COMMIT)
     asyncio.run(transactions.end(request))
     return brokers.places
@@ -196,7 +203,7 @@ def _end(transactions: Transactions, brokers: _Ends) -> list[int]:
 def test_transaction_is_ended_where_it_was_asked_about_last_and_once() -> None:
     brokers, clock = _Ends(), ManualClock()
     config = ProxyConfig()
-    transactions = Transactions(config, Clients(config, clock), clock=clock, tasks=TaskOwner("test"))
+    transactions = transactions_of(config, Clients(config, clock), clock)
     transactions.note("T", "id", "b:1", 5, 500)
     transactions.note_asked("T", "id", "b:1", 9, 900)
     transactions.note_asked("T", "id", "b:1", 12, 1200)
@@ -210,7 +217,7 @@ def test_transaction_is_ended_where_it_was_asked_about_last_and_once() -> None:
 def test_half_messages_of_one_id_are_ended_newest_first_and_forgotten_when_old() -> None:
     brokers, clock = _Ends(), ManualClock()
     config = ProxyConfig()
-    transactions = Transactions(config, Clients(config, clock), clock=clock, tasks=TaskOwner("test"))
+    transactions = transactions_of(config, Clients(config, clock), clock)
     transactions.note("T", "id", "b:1", 5, 500)
     clock.advance(20_000)
     transactions.note("T", "id", "b:1", 6, 600)
@@ -231,7 +238,7 @@ def test_unknown_half_message_is_looked_up_and_ended_at_its_newest_place() -> No
     clock, config = ManualClock(), ProxyConfig()
     body = _half("T", "id", 3) + _half("T", "id", 7) + _half("Other", "id", 9) + _half("T", "another", 10)
     brokers = _Ends(body)
-    transactions = Transactions(config, Clients(config, clock), clock=clock, tasks=TaskOwner("test"))
+    transactions = transactions_of(config, Clients(config, clock), clock)
     assert _end(transactions, brokers) == [7]
     with pytest.raises(Refused):
         _end(transactions, brokers)
@@ -246,8 +253,8 @@ def test_half_message_is_shown_only_to_producers_that_may_still_send() -> None:
         return SimpleNamespace(client_id=name, send=lambda _command: shown.append(name))
 
     clients = SimpleNamespace(producers=lambda _topic: [producer("eve"), producer("alice"), producer("eve")])
-    transactions = Transactions(config, cast(Any, clients), clock=clock, tasks=TaskOwner("test"))
-    transactions.may_publish = lambda client, topic: (client.client_id, topic) == ("alice", "T")
+    transactions = transactions_of(config, clients, clock)
+    transactions._may_publish = lambda client, topic: (client.client_id, topic) == ("alice", "T")
     message = NewMessage("T", 0, b"x", b"UNIQ_KEY\x01id\x02", 0, bytes(8))
     header = SimpleNamespace(transaction_id="id", tran_state_table_offset=1, commit_log_offset=1)
     peer = SimpleNamespace(remote_text="b:1")

@@ -57,6 +57,10 @@ class GrpcServer:
         self._all_closed: asyncio.Event | None = None
         self.port = 0
 
+    def use_tls(self, tls: ServerTls) -> None:
+        """Serve new connections with this certificate."""
+        self.tls = tls
+
     async def start(self, bound: socket.socket | None = None) -> None:
         """Listen. Raises ``OSError``."""
         loop = asyncio.get_running_loop()
