@@ -21,7 +21,6 @@ __all__ = [
     "GROUP_LENGTH_MAX",
     "HALF_OP_TOPIC",
     "HALF_TOPIC",
-    "LMQ_PREFIX",
     "OFFSET_MOVED_TOPIC",
     "PREDEFINED_GROUPS",
     "PRODUCER_GROUP_RESERVED",
@@ -61,7 +60,6 @@ __all__ = [
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
-LMQ_PREFIX: Final = "%LMQ%"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"

@@ -24,7 +24,6 @@ from orbitmq.kernel.layout import (
     CRC_MASK,
     FIXED,
     FIXED_V4,
-    LENGTH_16,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
@@ -47,14 +46,10 @@ __all__ = [
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 _STORE_V6: Final = int(SysFlag.STORE_HOST_V6)
 _HOSTS_V6: Final = _BORN_V6 | _STORE_V6
-_NO_HOSTS_V6: Final = ~_HOSTS_V6
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
-_pack_v4: Final = FIXED_V4.pack
 _unpack_v4: Final = FIXED_V4.unpack_from
-_pack_length: Final = LENGTH_16.pack
 
 # 88 bytes of fixed part and two bytes of properties size; the topic's size travels with the topic.
-_FIXED_AND_LENGTH: Final = FIXED_V4.size + LENGTH_16.size
 
 
 class Encodable(Protocol):

@@ -696,8 +696,3 @@ class MessageStore:
             return min(self._fs.disk_usage(path).available_bytes for path in paths)
         except OSError:
             return 0
-
-
-def log_size(results: list[Appended]) -> int:
-    """Returns the size of a batch in the log."""
-    return results[-1].log_offset + results[-1].size - results[0].log_offset

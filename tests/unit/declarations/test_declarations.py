@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
+from scripts.build_docs import requests_page
+from tests.unit.broker.kit import FakeConnection
 
+from orbitmq.auth.control import AccessControl
+from orbitmq.auth.model import User
+from orbitmq.auth.stored import BrokerFacts
+from orbitmq.auth.table import AuthTable
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.cli.admin import AREAS
-from orbitmq.requests import BY_CODE, Request, RequestCode, Server, UnservedRequest, refusals
+from orbitmq.codes import ResponseCode
+from orbitmq.errors import NoPermission
+from orbitmq.requests import BY_CODE, Request, RequestCode, Server, UnservedRequest, code_name, refusals
 from orbitmq.store.config import StoreConfig
+from orbitmq.transport.connection import Connection
+from orbitmq.wire.frame import Frame, FrameDecoder
 
 
 def config() -> BrokerConfig:
@@ -68,3 +79,27 @@ def test_a_broker_with_an_unserved_and_unexplained_request_refuses_to_start(
 def test_a_handler_of_a_request_declared_for_another_server_is_refused() -> None:
     with pytest.raises(UnservedRequest, match="REGISTER_BROKER"):
         refusals(Server.BROKER, {RequestCode.REGISTER_BROKER})
+
+
+def test_a_new_declaration_is_seen_wherever_requests_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "a test declares this"
+    monkeypatch.setitem(BY_CODE, 990, declared := Request(990, unless=reason))
+    monkeypatch.setattr(declared, "name", "PING")
+
+    async def refusal() -> str | None:
+        async with Broker(config(), StoreConfig(root=str(tmp_path / "store"))) as broker:
+            connection = cast(Connection, FakeConnection(1))
+            answer = broker.main_router.dispatch(Frame(990, 1), connection)
+        assert answer is not None
+        [decoded] = FrameDecoder().feed(answer)
+        assert decoded.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        return decoded.remark
+
+    assert reason in (asyncio.run(refusal()) or "")
+    assert f"| 990 | `PING` |  | {reason} |" in requests_page()
+    assert code_name(990) == "PING"
+    control = AccessControl(AuthTable(), BrokerFacts("C"))
+    with pytest.raises(NoPermission, match="990 is not in the table of rights"):
+        control.authorize(User("someone", "secret"), 990, {}, b"", "127.0.0.1")

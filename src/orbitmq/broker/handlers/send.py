@@ -123,7 +123,6 @@ class _Pending(msgspec.Struct):
 
 
 _message = attrgetter("message")
-_is_batch = attrgetter("is_batch")
 _Stored = tuple[_Pending, AppendedSend]
 """A send that was appended, and its location."""
 

@@ -20,7 +20,6 @@ from orbitmq.wire import javajson
 __all__ = ["AckResult", "OrderLock", "OrderLocks"]
 
 _UNUSED_MS: Final = 24 * 3_600_000
-_LOCKS_MAX: Final = 1_000_000
 
 
 class OrderLock(msgspec.Struct, eq=False):

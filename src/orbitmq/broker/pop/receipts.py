@@ -7,7 +7,7 @@ revive queue, kind of topic, broker name, queue id, queue offset. A proxy may ap
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from orbitmq.errors import ServerError
@@ -19,10 +19,8 @@ __all__ = [
     "RETRY_TOPIC_V2",
     "Receipt",
     "format_receipt",
-    "offsets_entry",
     "order_counts_entries",
     "parse_receipt",
-    "start_entry",
     "topic_kind",
 ]
 
@@ -83,16 +81,6 @@ def topic_kind(topic: str) -> str:
     if not topic.startswith("%RETRY%"):
         return NORMAL_TOPIC
     return RETRY_TOPIC_V2 if "+" in topic else RETRY_TOPIC_V1
-
-
-def start_entry(kind: str, queue_id: int, start_offset: int) -> str:
-    """An entry of startOffsetInfo; entries are joined by ``;``."""
-    return f"{kind} {queue_id} {start_offset}"
-
-
-def offsets_entry(kind: str, queue_id: int, offsets: Iterable[int]) -> str:
-    """An entry of msgOffsetInfo."""
-    return f"{kind} {queue_id} {','.join(map(str, offsets))}"
 
 
 def order_counts_entries(kind: str, queue_id: int, offsets: Sequence[int], counts: dict[int, int]) -> str:
