@@ -41,9 +41,8 @@ class QueueEvent:
     def __call__(self, topic: str, queue_id: int) -> None:
         for subscriber in self.of_any:
             subscriber(topic, queue_id)
-        own = self.of_topic.get(topic)
-        if own is not None:
-            own(queue_id)
+        if topic in self.of_topic:
+            self.of_topic[topic](queue_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,16 @@ class FlushedReads:
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Handle new messages in a queue. The role and the flush mode may have changed since the last call."""
-        store = self._store
-        if self._config.is_slave or store.flush_mode is not _SYNC:
+        if self._store.config.flush_mode is not _SYNC or self._config.is_slave:
             if self._hides:
                 self._show_all()
-            self._readable(topic, queue_id)
+            readable = self._readable  # called in place: this runs for every append
+            for subscriber in readable.of_any:
+                subscriber(topic, queue_id)
+            if topic in readable.of_topic:
+                readable.of_topic[topic](queue_id)
             return
+        store = self._store
         if topic in self._readable.of_topic:
             self._readable(topic, queue_id)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,7 @@ class Log:
     """The part of a store this is about; the test flushes."""
 
     def __init__(self) -> None:
-        self.flush_mode = FlushMode.SYNC
+        self.config = SimpleNamespace(flush_mode=FlushMode.SYNC)
         self.max_log_offset = self.flushed_offset = 100
         self.confirm_offset: int | None = None
         self.waiting: list[tuple[int, Callable[[bool], None]]] = []
@@ -95,10 +96,10 @@ def test_what_comes_during_a_flush_waits_for_the_next(world: World) -> None:
 
 
 def test_under_async_flush_and_on_a_slave_everything_is_shown_at_once(world: World) -> None:
-    world.log.flush_mode = FlushMode.ASYNC
+    world.log.config.flush_mode = FlushMode.ASYNC
     world.put("A")
     assert (world.log.confirm_offset, world.take_woken(), world.log.waiting) == (None, [("A", 0)], [])
-    world.log.flush_mode = FlushMode.SYNC
+    world.log.config.flush_mode = FlushMode.SYNC
     world.put("A")
     assert (world.log.confirm_offset, world.take_woken()) == (100, [])
     change_role(world.config, BrokerRole.SLAVE, 1)
