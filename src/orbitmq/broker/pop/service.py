@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -191,8 +190,12 @@ class PopService:
     def note_handed_out(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Wait for the new checkpoints, and count them."""
         self._note_due(checkpoints)
-        for key, count in Counter([f"{one.topic}@{one.group}" for one in checkpoints]).items():
-            self.stats.add("GROUP_CK_NUMS", key, count)
+        counts: dict[tuple[str, str], int] = {}
+        for one in checkpoints:
+            place = one.topic, one.group
+            counts[place] = counts.get(place, 0) + 1
+        for (topic, group), count in counts.items():
+            self.stats.add("GROUP_CK_NUMS", f"{topic}@{group}", count)
         self.stats.add("BROKER_CK_NUMS", self.config.cluster_name, len(checkpoints))
 
     def is_over_threshold(self, topic: str, group: str, queue_id: int) -> bool:
@@ -264,11 +267,16 @@ class PopService:
     def ack_all(self, acks: Sequence[tuple[CheckpointTuple, int]]) -> None:
         """Acknowledge messages that unordered pops handed out, each by the key of its checkpoint and queue offset.
         Unknown ones are ignored."""
-        ack = self.log.table.ack
-        if sum([ack(key, queue_offset) for key, queue_offset in acks]):
+        ack, known = self.log.table.ack, 0
+        counts: dict[tuple[str, str], int] = {}
+        for key, queue_offset in acks:
+            known += ack(key, queue_offset)
+            place = key[:2]
+            counts[place] = counts.get(place, 0) + 1
+        if known:
             self._note_acks()
-        for (topic, group), count in Counter([key[:2] for key, _ in acks]).items():
-            self.stats.add("GROUP_ACK_NUMS", f"{topic}@{group}", count)
+        for place, count in counts.items():
+            self.stats.add("GROUP_ACK_NUMS", f"{place[0]}@{place[1]}", count)
         self.stats.add("BROKER_ACK_NUMS", self.config.cluster_name, len(acks))
 
     def _ack_ordered(
