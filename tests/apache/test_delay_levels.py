@@ -25,11 +25,11 @@ def now_ms() -> int:
 def test_levels_fire_in_order_and_none_early(
     ours: OrbitCluster, java_latest: JavaClients, unique: Unique
 ) -> None:
-    """Levels 1 to 3, and one above the highest, which is the highest. Level 4 (30 s) is the same code."""
+    """Levels 1 and 2, and one above the highest, which is the highest. Longer levels are the same code."""
     topic = ours.create_topic(unique("T"))
     producer = java_latest.producer(unique("PG"), ours.namesrv)
     consumer = java_latest.push_consumer(unique("CG"), ours.namesrv, {topic: "*"}, from_first=True)
-    waits_ms = {1: 1_000, 2: 5_000, 3: 10_000}
+    waits_ms = {1: 1_000, 2: 5_000}
     sent_ms: dict[int, int] = {}
     for level in (*waits_ms, 100):
         sent_ms[level] = now_ms()

@@ -75,7 +75,7 @@ def retried(cluster: OrbitCluster | ApacheCluster, java: JavaClients, unique: Un
     gaps_ms = [
         after.message.stored_at_ms - before.received_at_ms for before, after in itertools.pairwise(deliveries)
     ]
-    assert all(1_000 <= gap < 2_500 for gap in gaps_ms), gaps_ms
+    assert all(gap >= 1_000 for gap in gaps_ms), gaps_ms
     return {"deliveries": [shown(one.message) for one in deliveries], "dead": shown(dead.message)}
 
 
@@ -107,7 +107,7 @@ def test_a_level_the_consumer_asks_for_counts(
     )
     java_latest.producer(unique("PG"), quick.namesrv).send(Message(topic=topic, body=b"slow"))
     first, second = consumer.wait(2)
-    assert 2_000 <= second.message.stored_at_ms - first.received_at_ms < 3_500
+    assert second.message.stored_at_ms - first.received_at_ms >= 2_000
 
 
 @pytest.mark.parametrize("release", ["java_latest", "java_legacy"])

@@ -109,4 +109,4 @@ def test_immunity_keeps_questions_away_and_lets_others_pass(
     first, second = consumer.wait(2)
     assert (first.body, second.body) == (b"plain", b"immune")
     waited_ms = second.message.stored_at_ms - second.message.born_at_ms
-    assert 4_000 <= waited_ms < 8_000
+    assert waited_ms >= 4_000

@@ -23,7 +23,13 @@ __all__ = ["FileScheduling", "next_file", "pytest_xdist_make_scheduler", "turn_o
 
 GROUPS: Final = (
     ("tests/spark/test_changes.py", "tests/spark/test_tables.py", "tests/spark/", "tests/console/"),
-    ("tests/apache/",),
+    (
+        "tests/apache/test_ha_with_apache.py",
+        "tests/apache/test_proxy_clients.py",
+        "tests/apache/test_proxy_kill.py",
+        "tests/apache/test_init_failover.py",
+        "tests/apache/",
+    ),
     ("tests/conformance/", "tests/integration/"),
     ("tests/sim/", "tests/fault/", "tests/fuzz/", "tests/golden/", "integrations/", ""),
 )
