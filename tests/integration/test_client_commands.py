@@ -199,7 +199,7 @@ def test_worker_ends_beside_a_handler_that_does_not(
         assert worker.stdout.readline() == "began\n"
         worker.send_signal(signal.SIGTERM)
         _, err = worker.communicate(timeout=120)
-        assert "stopped beside 1 handler that" in err
+        assert "stopped although 1 handler did not end" in err
         assert worker.returncode == 1
     finally:
         worker.kill()

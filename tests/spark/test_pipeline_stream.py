@@ -154,7 +154,7 @@ def test_transactional_topic_with_a_delay_is_refused_before_it_runs(
         sinks=[{"kind": "topic", "topic": "copies", "mode": "transactional"}],
     )
     [finding] = analyse(spark, plan)
-    assert "does not go with mode=transactional" in finding.problem
+    assert "cannot be used with mode=transactional" in finding.problem
 
 
 def delta_ids(directory: Path) -> list[int]:
