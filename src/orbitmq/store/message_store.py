@@ -392,6 +392,7 @@ class MessageStore:
         checkpoint.confirm_offset = min(checkpoint.confirm_offset, log_offset)
         checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, log_offset)
         checkpoint.verified_offset = min(checkpoint.verified_offset, log_offset)
+        checkpoint.verified_queues = 0  # some may become empty
         checkpoint.log_ms = checkpoint.queues_ms = 0  # store times before the cut are unknown
         checkpoint.flush()
         # Then all state in memory, then the files.
@@ -640,7 +641,10 @@ class MessageStore:
         # Recorded first, so that after a crash in between recovery finishes the deletion instead of recreating the
         # topic.
         self._parts.deleted.add(topic, self._log.end)
-        return self._queues.delete_topic(topic)
+        deleted = self._queues.delete_topic(topic)
+        checkpoint = self._parts.checkpoint
+        checkpoint.verified_queues = max(0, checkpoint.verified_queues - deleted)
+        return deleted
 
     def keep_topics(self, topics: Iterable[str]) -> list[str]:
         """Drop the queues of all other topics (Apache: cleanUnusedTopic); returns the dropped topics."""

@@ -5,8 +5,8 @@ longs cannot reveal a flipped bit, so a writer also leaves a checksummed copy of
 Apache neither reads nor writes. A reader takes the smaller of each pair. They are equal unless Apache has written
 since, and then the older value is safe too.
 
-After the copy comes a value only this store's recovery uses: how far the last one got (``verified_offset``). It is
-valid only while no other process has written the page.
+After the copy come two values only this store's recovery uses: how far the last one got, and how many queues there
+are. They are valid only while no other process has written the page.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Checkpoint:
         self.verified_offset = 0
         """A recovery has read every record of its segment up to this record boundary; 0 when unknown."""
         self.verified_queues = 0
-        """The number of queues that pointed into the log at that time."""
+        """How many queues pointed into the log when ``queues_log_offset`` was set. If fewer do at the next start,
+        some were lost. 0 when unknown."""
 
     def load(self) -> None:
         """Read the file. Implausible values become zeros."""

@@ -309,12 +309,13 @@ class Flusher:
         if parts.index is not None:
             parts.index.build()
         index_job = parts.index.sync_job() if parts.index is not None else None
-        return self._queue_sync(paths, index_job, target, store_ms)
+        return self._queue_sync(paths, index_job, (target, parts.queues.filled_count), store_ms)
 
     def _queue_sync(
-        self, paths: list[str], index_job: Callable[[], None] | None, target: int, store_ms: int
+        self, paths: list[str], index_job: Callable[[], None] | None, covered: tuple[int, int], store_ms: int
     ) -> Iterator[None]:
         ok, epoch = True, self._epoch
+        target = covered[0]
         try:
             if target > self._synced_until:
                 self._sync_log()
@@ -330,10 +331,12 @@ class Flusher:
         except OSError as error:
             ok = False
             logger.error("queues not flushed, checkpoint not advanced error=%s", error)
-        self._tell(partial(self._queues_synced, epoch, target, store_ms, ok))
+        self._tell(partial(self._queues_synced, epoch, covered, store_ms, ok))
         yield
 
-    def _queues_synced(self, epoch: int, target: int, store_ms: int, ok: bool) -> None:
+    def _queues_synced(self, epoch: int, covered: tuple[int, int], store_ms: int, ok: bool) -> None:
+        """``covered``: the log offset up to which queues are on disk, and the number of queues with units by then."""
+        target, queue_count = covered
         self._queues_busy = False
         if not ok:
             self._queue_claims_frozen = True
@@ -342,6 +345,7 @@ class Flusher:
         self._queues_done = target
         checkpoint = self._parts.checkpoint
         checkpoint.queues_log_offset = target
+        checkpoint.verified_queues = queue_count
         checkpoint.queues_ms = max(checkpoint.queues_ms, store_ms)
 
     # Full flush.
@@ -372,7 +376,8 @@ class Flusher:
         if parts.index is not None:
             parts.index.flush()
             parts.checkpoint.index_ms = parts.index.synced_ms
-        self._queues_synced(self._epoch, log.whole_end(target), store_ms, True)
+        covered = (log.whole_end(target), parts.queues.filled_count)
+        self._queues_synced(self._epoch, covered, store_ms, True)
         parts.checkpoint.flush()
 
     def drain(self) -> None:

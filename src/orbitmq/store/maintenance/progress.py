@@ -15,7 +15,7 @@ from typing import Final
 from orbitmq.store.components import StoreParts
 from orbitmq.store.maintenance.flush import directories_of, sync_file
 
-__all__ = ["RecoveryProgress", "filled_queue_count"]
+__all__ = ["RecoveryProgress"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class RecoveryProgress:
             checkpoint.queues_log_offset = max(checkpoint.queues_log_offset, log_offset)
             checkpoint.queues_ms = max(checkpoint.queues_ms, store_ms)
             checkpoint.verified_offset = log_offset
-            checkpoint.verified_queues = filled_queue_count(parts)
+            checkpoint.verified_queues = parts.queues.filled_count
             self.claimed = log_offset
             checkpoint.flush()
         except OSError as error:
@@ -95,10 +95,6 @@ class RecoveryProgress:
         self.claimed = min(self.claimed, start)
         checkpoint = self._parts.checkpoint
         checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, start)
+        checkpoint.queues_ms = 0  # consulted when the offset is zero
         checkpoint.verified_offset = checkpoint.verified_queues = 0
         checkpoint.flush()
-
-
-def filled_queue_count(parts: StoreParts) -> int:
-    """Returns how many queues point into the log. If fewer do at the next start, one was removed by hand."""
-    return sum(queue.log_end >= 0 for queue in parts.queues)

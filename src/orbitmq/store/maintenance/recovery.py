@@ -40,7 +40,7 @@ from orbitmq.store.errors import StoreError
 from orbitmq.store.index.index_keys import index_keys
 from orbitmq.store.layout import RECORD_EXTRA_BYTES, UNIT
 from orbitmq.store.log.torn_end import complete_size, written_end
-from orbitmq.store.maintenance.progress import RecoveryProgress, filled_queue_count
+from orbitmq.store.maintenance.progress import RecoveryProgress
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -131,8 +131,11 @@ class Recovery:
             parts.index.drop_behind_gap(self._log.start, self._next_keyed)
         dropped = self._drop_deleted_topics()
 
-        report.start = self._walk_start = self._resume_at(self._choose_start())
+        missing_count = checkpoint.verified_queues - parts.queues.filled_count - len({*cleared, *dropped})
+        report.start = self._walk_start = self._resume_at(self._choose_start(missing_count))
         self._progress = RecoveryProgress(parts, report.start)
+        if missing_count > 0:
+            self._progress.withdraw(report.start)
         if report.start > self._log.start:
             self._broken.update(cleared, dropped)
         self._place_queues()
@@ -168,10 +171,14 @@ class Recovery:
         return None
 
     # Starting point.
-    def _choose_start(self) -> int:
+    def _choose_start(self, missing_count: int) -> int:
         """Returns the newest segment before which nothing needs to be scanned."""
         starts = self._segments.starts
         checkpoint = self._parts.checkpoint
+        if missing_count > 0:
+            # Only a scan of the whole log finds a queue that has no records in its newest segments.
+            logger.warning("consume queues missing, the whole log is scanned count=%d", missing_count)
+            return starts[0] if starts else 0
         by_offset = self._clean or checkpoint.queues_log_offset > 0
         reached = self._parts.queues.log_end() if self._clean else checkpoint.queues_log_offset
         safe_ms = checkpoint.index_safe_ms if self._config.index_safe else checkpoint.safe_ms
@@ -190,7 +197,7 @@ class Recovery:
         offset = min(checkpoint.verified_offset, checkpoint.queues_log_offset)
         if self._clean or not self._strict or not segment < offset <= segment + self._log.segment_bytes:
             return segment
-        if offset > checkpoint.confirm_offset or filled_queue_count(self._parts) < checkpoint.verified_queues:
+        if offset > checkpoint.confirm_offset or queues.filled_count < checkpoint.verified_queues:
             return segment
         if not self._is_start(offset) and queues.log_end() != offset:
             return segment
@@ -600,7 +607,7 @@ class Recovery:
         )
         whole = not (report.rebuilt_queues or log.damaged)
         checkpoint.verified_offset = end if whole else 0
-        checkpoint.verified_queues = filled_queue_count(parts) if whole else 0
+        checkpoint.verified_queues = parts.queues.filled_count if whole else 0
         report.queue_sync_failed = self._progress.sync_failed
 
     def _finish_derived(self, end: int) -> None:

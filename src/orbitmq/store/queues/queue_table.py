@@ -101,6 +101,11 @@ class QueueTable:
     def __len__(self) -> int:
         return len(self.by_key)
 
+    @property
+    def filled_count(self) -> int:
+        """How many queues point into the log."""
+        return sum(queue.log_end >= 0 for queue in self)
+
     def log_end(self) -> int:
         """Returns the highest record end any queue points to; -1 when all queues are empty."""
         return max((queue.log_end for queue in self.by_key.values()), default=-1)

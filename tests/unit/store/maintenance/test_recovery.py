@@ -139,8 +139,45 @@ def test_one_damaged_queue_is_rebuilt_from_the_whole_log(closed: bool, damage: s
         fs.remove(paths[2])
     store = open_store(fs)
     assert store.recovery is not None
-    assert store.recovery.rebuilt_queues == [("TopicA", 1)]
+    assert store.recovery.rebuilt_queues == ([] if damage == "gone" else [("TopicA", 1)])
     assert_holds(store, 200)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_lost_queue_without_records_in_the_newest_segments_is_rebuilt(closed: bool) -> None:
+    """A start scans only the newest segments. The next message of the queue got the number 0 again."""
+    fs, clock = FaultyFileSystem(), ManualClock(START_MS)
+    store = open_store(fs, clock)
+    for number in range(200):
+        store.append(message(number, queue_id=number % 2))
+        if number < 3:
+            store.append(message(1000 + number, topic="Seldom"))
+    store.flush()
+    assert store.max_log_offset > 3 * SEGMENT_BYTES
+    if closed:
+        store.close()
+    fs = fs.kill()
+    for path in fs.paths(f"{QUEUES}Seldom/"):
+        fs.remove(path)
+    for stop in range(0, 400, 9):
+        interrupted = fs.kill()
+        interrupted.on_operation = _stop_after(stop)
+        try:
+            open_store(interrupted)
+        except InterruptedError:
+            assert len(bodies(open_store(interrupted.kill()), "Seldom")) == 3
+            continue
+        assert stop > 9
+        break
+    store = open_store(fs)
+    assert bodies(store, "Seldom") == [b"body 1000", b"body 1001", b"body 1002"]
+    assert store.append(message(1003, topic="Seldom")).queue_offset == 3
+    assert_holds(store, 200)
+    store.delete_topic("Seldom")
+    store.flush()
+    store = open_store(fs.kill())
+    assert store.recovery is not None
+    assert store.recovery.start > 0, "a deleted queue is not missing"
 
 
 def test_units_behind_the_log_are_dropped_and_zeroed() -> None:

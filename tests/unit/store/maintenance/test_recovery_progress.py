@@ -213,7 +213,7 @@ def test_queue_that_waits_to_be_rebuilt_is_not_claimed(rare: tuple[int, ...]) ->
         disk.remove(path)
     disk.sync_directory(f"{QUEUES}TopicA/3")
     checkpoint = checkpoint_of(disk)
-    checkpoint.queues_log_offset, checkpoint.verified_offset = half, 0
+    checkpoint.queues_log_offset, checkpoint.verified_offset, checkpoint.verified_queues = half, 0, 0
     checkpoint.flush()
     rebuilt = 0
     for fs in crashes_of_a_recovery(disk, SEGMENT_BYTES, step=11):
