@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from tests.apache.harness import (
 from tests.golden.data import extract, messages
 
 from orbitmq.record.codec import Record, decode_record, decode_records
+from orbitmq.record.property_crc import is_right
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreLocked
 from orbitmq.store.message_store import MessageStore
@@ -219,6 +221,45 @@ def test_store_of_our_killed_broker_is_recovered_by_apache(
             found = pull_all(consumer, Queue("Killed", broker.broker_name, queue_id))
             assert [one.body for one in found] == [one.body for one in sent if one.queue_id == queue_id]
         assert len(consumer.query_by_key("Killed", "new199")) == 2
+
+
+def test_checksums_of_whole_records_are_verified_by_both(
+    tmp_path: Path, namesrv: ApacheNamesrv, java_latest: JavaClients
+) -> None:
+    """Apache truncates a log at a record whose property it does not accept (``forceVerifyPropCRC``)."""
+    running = tmp_path / "running"
+    ours = dataclasses.replace(config(running), property_crc_enabled=True)
+    store = MessageStore(ours, store_host=HOST)
+    store.open()
+    sent = append_ours(store, "Sealed", 40)
+    root = tmp_path / "left"
+    shutil.copytree(running, root)
+    store.close()
+
+    with apache(namesrv, root, enabledAppendPropCRC=True, forceVerifyPropCRC=True) as broker:
+        create_topic(namesrv, broker, "Sealed", queue_count=4)
+        consumer = java_latest.pull_consumer("sealed-readers", namesrv)
+        for queue_id in range(4):
+            found = pull_all(consumer, Queue("Sealed", broker.broker_name, queue_id))
+            assert [one.body for one in found] == [one.body for one in sent if one.queue_id == queue_id]
+        producer = java_latest.producer("sealed-senders", namesrv)
+        theirs = [Message(topic="Sealed", body=b"theirs %d" % number, tags="T") for number in range(6)]
+        for message in theirs[:3]:
+            producer.send(message)
+        producer.send_batch(theirs[3:])
+        broker.kill()
+
+    store = MessageStore(dataclasses.replace(ours, root=str(root)), store_host=HOST)
+    assert not store.open().clean
+    records = [record for queue_id in range(4) for record in read_all(store, "Sealed", queue_id)]
+    assert sorted(one.body for one in records) == sorted(
+        [one.body for one in sent] + [one.body for one in theirs]
+    )
+    stored = [bytes(each) for each in store.scan(store.min_log_offset)]
+    assert len(stored) >= len(records)
+    assert all(is_right(each) for each in stored)
+    assert sum(b"__CRC32#\x01" in each[-20:] for each in stored if b"Sealed" in each) >= len(records)
+    store.close()
 
 
 def test_apache_does_not_start_on_a_store_we_have_open(tmp_path: Path, namesrv: ApacheNamesrv) -> None:

@@ -131,6 +131,11 @@ class StoreConfig:
     check_crc_on_recover: bool = option(
         True, apache="checkCRCOnRecover", doc="Check each body against its CRC while recovering."
     )
+    property_crc_enabled: bool = option(
+        False,
+        apache="enabledAppendPropCRC",
+        doc="Store a checksum of each whole record in its property __CRC32#, and verify it wherever the body's is.",
+    )
     recover_past_corruption: bool = option(
         False,
         apache="recoverPastCorruption",

@@ -34,6 +34,7 @@ from orbitmq.kernel.layout import (
     MAGIC_V2,
     RECORD_BYTES_MIN,
 )
+from orbitmq.record.property_crc import first_wrong
 from orbitmq.record.scan import EndKind, Scan, ScanEnd, ScannedRecord, scan
 from orbitmq.store.components import StoreParts
 from orbitmq.store.errors import StoreError
@@ -303,6 +304,16 @@ class Recovery:
 
     def _take(self, data: bytes, base: int) -> ScanEnd:
         """Dispatch the records of a chunk that starts at log offset ``base``; returns where and why it ends."""
+        wrong = first_wrong(data, 0, len(data)) if self._config.property_crc_enabled else -1
+        if wrong < 0:
+            return self._take_records(data, base)
+        end = self._take_records(data[:wrong], base)
+        if end.position < wrong:
+            return end
+        self._refused = "the record does not match its property __CRC32#"
+        return ScanEnd(EndKind.BAD, wrong, self._refused)
+
+    def _take_records(self, data: bytes, base: int) -> ScanEnd:
         self._refused = ""
         position = 0
         while True:

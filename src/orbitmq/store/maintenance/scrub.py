@@ -103,6 +103,9 @@ class Scrubber:
             return  # the log was cut, or the segment has expired
         walked, end = walk_records(data, 0, len(data), True, piece.log_offset)
         for record in walked:
+            if not self._integrity.matches_property_crc(data[record[0] : record[0] + record[1]]):
+                self.damage_count += 1
+                self._integrity.found(record[6], "it does not match its property __CRC32#")
             self._check_unit(record[11], record[4], record[5], record[7], (record[6], record[1]))
         self.verified_bytes += end
         self.position += end

@@ -29,6 +29,7 @@ from orbitmq.kernel.layout import (
     QUEUE_OFFSET,
     RECORD_BYTES_MIN,
 )
+from orbitmq.record.property_crc import is_right
 from orbitmq.record.scan import ScannedRecord, scan
 from orbitmq.store.layout import BLANK_UNIT_SIZE
 from orbitmq.store.log.commit_log import CommitLog
@@ -54,7 +55,8 @@ _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2
 class Integrity:
     """The known damaged messages of one store."""
 
-    def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
+    def __init__(self, log: CommitLog, dispatcher: Dispatcher, *, checks_property_crc: bool = False) -> None:
+        self._checks_property_crc = checks_property_crc
         self._log = log
         self._dispatcher = dispatcher
         self._attempts_left: OrderedDict[tuple[str, int, int], int] = OrderedDict()
@@ -142,7 +144,13 @@ class Integrity:
         if found is None:
             return None
         record = bytes(found)
-        return record if walk_records(record, 0, len(record), True, log_offset)[0] else None
+        if not walk_records(record, 0, len(record), True, log_offset)[0]:
+            return None
+        return record if self.matches_property_crc(record) else None
+
+    def matches_property_crc(self, record: bytes | memoryview) -> bool:
+        """Whether a record matches the checksum in its properties; True if such checksums are not verified."""
+        return not self._checks_property_crc or is_right(record)
 
     def after_marker(self, log_offset: int) -> int:
         """Returns the start of the next segment if an end-of-segment marker is at the offset, else the offset."""
@@ -183,7 +191,7 @@ class Integrity:
     def is_whole(self, record: memoryview, log_offset: int) -> bool:
         """Whether the bytes are one record with an intact body. A damaged one is reported once."""
         walked, _ = walk_records(bytes(record), 0, len(record), True, log_offset)
-        if walked:
+        if walked and self.matches_property_crc(record):
             return True
         key = ("", 0, log_offset)
         if self._fetch is not None:
@@ -236,6 +244,8 @@ class Integrity:
         if record is None:
             reason = "" if scanned.end is None else scanned.end.reason
             return f"no whole record at {where}: {reason or 'zeros'}"
+        if not self.matches_property_crc(data[: record.size]):
+            return f"the record at {where} does not match its property __CRC32#"
         if record.size != size:
             return f"the record at {where} has {record.size} bytes, the queue unit says {size}"
         topic = record.topic.decode("utf-8", "replace")
@@ -256,6 +266,7 @@ class Integrity:
                 record is not None
                 and (record.topic, record.queue_id) == (queue.topic_bytes, queue.queue_id)
                 and not self._log.in_damage(log_offset)
+                and self.matches_property_crc(view[: record.size])
             ):
                 found[number] = record._replace(position=log_offset)
                 if len(found) == len(wanted):

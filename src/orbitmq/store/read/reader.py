@@ -14,6 +14,7 @@ from typing import Final
 
 from orbitmq.kernel import Filter, select
 from orbitmq.kernel.layout import LONG
+from orbitmq.record.property_crc import right_slices
 from orbitmq.store.components import StoreParts
 from orbitmq.store.layout import UNIT, UNIT_BYTES
 from orbitmq.store.queues.consume_queue import ConsumeQueue
@@ -48,7 +49,8 @@ class QueueReader:
         self.own_offset = 0
         """This process has written the log from this offset on. The part of it that counts as in memory
         (``memory_ratio_percent``) is not verified again."""
-        self.integrity = Integrity(parts.log, parts.dispatcher)
+        self.checks_property_crc: Final = parts.config.property_crc_enabled
+        self.integrity = Integrity(parts.log, parts.dispatcher, checks_property_crc=self.checks_property_crc)
         self.corrects_offsets = True
         """False on a slave, where a consumer keeps the offset it requested."""
         self.confirm_offset: int | None = None
@@ -206,6 +208,11 @@ class QueueReader:
                 )
                 if faulty:
                     damaged += faulty
+                if bounds and self.checks_property_crc:
+                    bounds, wrong = right_slices(found[0], bounds)
+                    count -= len(wrong)
+                    total -= sum(size for _, size in wrong)
+                    damaged += [number - place[2] for number, _ in wrong]
                 if bounds:
                     result.pieces.append((found[0], bounds))
             if at > before:

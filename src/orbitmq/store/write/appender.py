@@ -16,6 +16,7 @@ from orbitmq.errors import RecordError
 from orbitmq.kernel import NO_KEYS, encode_records, encode_sends
 from orbitmq.kernel.layout import BLANK_BYTES, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX_V1
 from orbitmq.record.batch import split_batch
+from orbitmq.record.property_crc import reserve, seal
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.components import StoreParts
 from orbitmq.store.errors import (
@@ -59,6 +60,7 @@ class Appender:
         self._index = parts.index
         self._with_keys = NO_KEYS if parts.index is None else parts.index.with_keys
         self._code = parts.dispatcher.code
+        self._with_crc = parts.config.property_crc_enabled
         self._now_ms = clock.now_ms
         self._host = store_host
         self._prepare_segment = prepare_segment
@@ -80,6 +82,8 @@ class Appender:
             raise StoreUnavailable(self.refusal)
         if not messages:
             return []
+        if self._with_crc:
+            messages = [one._replace(properties=reserve(one.properties)) for one in messages]
         store_ms = max(self._now_ms(), self._log.last_store_ms)
         bytes_max = self._parts.config.message_bytes_max
         numbers: dict[ConsumeQueue, int] = {}
@@ -107,6 +111,8 @@ class Appender:
         """See ``MessageStore.append_sends``."""
         if self.refusal:
             raise StoreUnavailable(self.refusal)
+        if self._with_crc:
+            return self._append_flat(messages, batches)
         store_ms = max(self._now_ms(), self._log.last_store_ms)
         bytes_max = self._parts.config.message_bytes_max
         numbers: dict[ConsumeQueue, int] = {}
@@ -141,17 +147,20 @@ class Appender:
 
     def _append_split(self, template: NewMessage) -> AppendedSend:
         """Store a batch as separate messages. Raises ``RecordError`` for a body that is not a batch."""
-        messages = [
-            template._replace(flag=flag, body=body, properties=properties)
-            for flag, body, properties in split_batch(template.body)
-        ]
-        appended = self.append_batch(messages)
-        return AppendedSend(
-            [each.log_offset for each in appended],
-            self._log.end,
-            appended[0].queue_offset,
-            appended[0].store_timestamp_ms,
-        )
+        return _as_send(self.append_batch(_entries(template)))
+
+    def _append_flat(self, messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
+        """Like ``append_sends``, with every entry of a batch encoded as a message of its own."""
+        parts: list[list[NewMessage]] = []
+        for message, is_batch in zip(messages, batches, strict=True):
+            try:
+                parts.append(_entries(message) if is_batch else [message])
+            except RecordError as error:
+                if len(messages) == 1:
+                    raise
+                raise self._illegal(messages, error) from error
+        appended = iter(self.append_batch([message for part in parts for message in part]))
+        return [_as_send([next(appended) for _ in part]) for part in parts]
 
     # Internals.
     def _encoded(
@@ -173,7 +182,7 @@ class Appender:
                 return None
             self._roll(size)
             encoded = encode(messages, slots, next_offsets, log.end, store_ms, self._host, self._with_keys)
-        return encoded
+        return (seal(encoded[0]), *encoded[1:]) if self._with_crc else encoded
 
     def _store(
         self,
@@ -261,3 +270,21 @@ class Appender:
         except OSError as error:
             # The message is stored; only its unit waits in memory.
             self._write_failed(error)
+
+
+def _entries(batch: NewMessage) -> list[NewMessage]:
+    """Returns the messages of a batch. Raises ``RecordError`` for a body that is not one."""
+    return [
+        batch._replace(flag=flag, body=body, properties=properties)
+        for flag, body, properties in split_batch(batch.body)
+    ]
+
+
+def _as_send(appended: Sequence[Appended]) -> AppendedSend:
+    last = appended[-1]
+    return AppendedSend(
+        [each.log_offset for each in appended],
+        last.log_offset + last.size,
+        appended[0].queue_offset,
+        appended[0].store_timestamp_ms,
+    )

@@ -24,6 +24,7 @@ from orbitmq.kernel.layout import (
     STORE_V6,
     SYS_FLAG_AT,
 )
+from orbitmq.record.property_crc import first_wrong
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.store.components import StoreParts
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
@@ -104,7 +105,13 @@ class Replayer:
 
     def check(self, data: bytes, log_offset: int) -> Replica:
         """Check bytes that start at a record boundary of the master's log. Changes nothing."""
-        return Replica(data, log_offset, self._with_keys, self._parts.log.segment_bytes)
+        wrong = first_wrong(data, 0, len(data)) if self._parts.config.property_crc_enabled else -1
+        replica = Replica(
+            data if wrong < 0 else data[:wrong], log_offset, self._with_keys, self._parts.log.segment_bytes
+        )
+        if wrong >= 0 and not replica.fault:
+            replica.fault = "a record does not match its property __CRC32#"
+        return replica
 
     def replay(self, replica: Replica, arrived: dict[ConsumeQueue, None]) -> tuple[int, list[ConsumeQueue]]:
         """Dispatch the leading records, all or none.
