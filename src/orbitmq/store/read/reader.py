@@ -284,7 +284,12 @@ class Reads:
         """Like ``QueueReader.read``, but for ``from_disk``, which is not set."""
         reader = self._reader
         queue = reader.queues.get((topic, queue_id))
-        if queue is None or (wanted is not None and wanted.has_tags and reader.has_extensions):
+        is_plain = not reader.checks_property_crc and queue is not None
+        if (
+            not is_plain
+            or queue is None
+            or (wanted is not None and wanted.has_tags and reader.has_extensions)
+        ):
             return reader.read(topic, queue_id, offset, max_count, wanted=wanted)
         low, high = queue.min_offset, queue.max_offset
         if low <= offset < high:
