@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from tests.golden import data
-from tests.unit.broker.kit import Asker, message, open_store, safe_file
+from tests.unit.broker.kit import Asker, FakeConnection, message, open_store, safe_file
 
 from orbitmq.broker.config import BrokerConfig, change_option
 from orbitmq.broker.events import BrokerEvents
@@ -20,8 +22,11 @@ from orbitmq.broker.tables.topics import TopicTable
 from orbitmq.codes import SerializeType
 from orbitmq.model.topic import TopicConfig
 from orbitmq.requests import RequestCode
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.testing.manual_clock import ManualClock
-from orbitmq.wire.frame import Frame
+from orbitmq.wire.frame import Frame, encode_request
+from orbitmq.wire.header import encode_ext
 from orbitmq.wire.headers import (
     DeleteTopicInBrokerRequest,
     GetTopicConfigRequest,
@@ -41,7 +46,7 @@ TOPIC = UpdateAndCreateTopicRequest(
 
 
 class World:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tasks: TaskOwner | None = None) -> None:
         clock = ManualClock()
         self.config = BrokerConfig(broker_name="broker-a", cluster_name="DefaultCluster")
         self.told: list[TopicConfig] = []
@@ -52,6 +57,7 @@ class World:
             clock,
             safe_file(directory, "topics.json"),
             events,
+            tasks,
         )
         self.offsets = ConsumerOffsets(self.config, clock, safe_file(directory, "offsets.json"))
         self.store = open_store(directory, clock)
@@ -84,6 +90,37 @@ def world(tmp_path: Path) -> Iterator[World]:
     world = World(tmp_path)
     yield world
     world.store.close()
+
+
+def test_a_change_is_saved_by_another_thread_and_not_answered_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync on the event loop holds every client for as long as the disk takes."""
+    writers: list[int] = []
+    save = SafeFile.save
+
+    def noted(self: SafeFile, content: bytes) -> None:
+        writers.append(threading.get_ident())
+        save(self, content)
+
+    async def scenario() -> None:
+        tasks = TaskOwner("test")
+        world = World(tmp_path, tasks)
+        request = encode_request(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, 7, encode_ext(TOPIC), b"", SerializeType.JSON
+        )
+        assert world.asker.dispatch(request) is None, "answered before the change is on disk"
+        assert world.topics.saves.is_running
+        answer = await cast(FakeConnection, world.asker.connection).slow
+        assert answer.code == 0
+        assert writers, "answered before the save"
+        await tasks.close()
+        world.store.close()
+
+    monkeypatch.setattr(SafeFile, "save", noted)
+    asyncio.run(scenario())
+    assert writers
+    assert threading.get_ident() not in writers
 
 
 def test_a_topic_is_created_registered_and_shown(world: World) -> None:

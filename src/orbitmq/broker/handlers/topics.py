@@ -93,7 +93,7 @@ class TopicHandlers:
         except InvalidParameter as error:
             raise ServerError(error.remark) from None
         self._apply([(config, changes)], call.peer.remote_text)
-        return _after(self._known_elsewhere) if self._known_elsewhere else Reply()
+        return self._when_known()
 
     def update_topics(self, call: Call[UpdateAndCreateTopicListRequest]) -> Reply | Awaitable[Reply]:
         """Apply all changes or none. In this list a topic's attributes are signed changes."""
@@ -102,7 +102,13 @@ class TopicHandlers:
             self._check_name(config.topic_name)
             requests.append((config, config.attributes))
         self._apply(requests, call.peer.remote_text)
-        return _after(self._known_elsewhere) if self._known_elsewhere else Reply()
+        return self._when_known()
+
+    def _when_known(self) -> Reply | Awaitable[Reply]:
+        """Answers when the change is on disk, which another thread waits for, and others know it."""
+        saves = self._topics.saves
+        waits = [*((saves.saved,) if saves.is_running else ()), *self._known_elsewhere]
+        return _after(waits) if waits else Reply()
 
     def _check_name(self, topic: str) -> None:
         check_topic(topic)

@@ -156,6 +156,11 @@ class TableSaves:
         if self._running is None:
             self._running = self._tasks.start(self._save_aside(), f"save-{self._name}")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a save in the background has begun and not ended."""
+        return self._running is not None
+
     async def saved(self) -> None:
         """Wait until all changes so far are saved, or saving has failed."""
         if self._running is not None:

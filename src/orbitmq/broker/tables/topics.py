@@ -189,6 +189,8 @@ class TopicTable:
     def apply(self, requests: Sequence[tuple[TopicConfig, Mapping[str, str]]]) -> None:
         """Create or replace topics, all or none. Their attributes are signed changes (``+name``, ``-name``).
 
+        The change is on disk after ``saves.saved()``.
+
         Raises ``InvalidParameter`` for attributes that are not allowed, and when there are too many topics.
         """
         new = {wanted.topic_name for wanted, _ in requests if wanted.topic_name not in self.configs}
@@ -201,7 +203,7 @@ class TopicTable:
                 known.attributes if known is not None else {}, changes, create=known is None
             )
             altered.append(msgspec.structs.replace(wanted, attributes=attributes))
-        self._put_all(altered)
+        self._put_all(altered, aside=True)
 
     def delete(self, topic: str) -> bool:
         """Remove a topic's config; returns False when there is none."""
