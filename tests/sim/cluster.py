@@ -183,7 +183,7 @@ class World:
             stack.enter_context(mock.patch("orbitmq.store.maintenance.flush.SyncWorker", SimSyncWorker))
             stack.enter_context(
                 mock.patch(
-                    "orbitmq.broker.failover.coordinator.EtcdClient",
+                    "orbitmq.broker.failover.parts.EtcdClient",
                     lambda *args, **named: SimEtcdClient(self.etcd, named["timeout_s"]),
                 )
             )

@@ -34,6 +34,8 @@ VERIFIED_MAGIC: Final = b"orbitrv1"
 assert LONGS.size <= COPY_AT
 assert VERIFIED_AT + VERIFIED.size <= CHECKPOINT_BYTES
 
+MORE_THAN_EXIST: Final = 1 << 40
+"""A number of queues that makes the next start scan the whole log."""
 RECOVERY_MARGIN_MS: Final = 3000
 """Apache starts this much earlier, because a timestamp is taken before its record is on disk."""
 

@@ -13,6 +13,7 @@ import logging
 from typing import Final
 
 from orbitmq.store.components import StoreParts
+from orbitmq.store.maintenance.checkpoint import MORE_THAN_EXIST
 from orbitmq.store.maintenance.flush import directories_of, sync_file
 
 __all__ = ["RecoveryProgress"]
@@ -96,5 +97,7 @@ class RecoveryProgress:
         checkpoint = self._parts.checkpoint
         checkpoint.queues_log_offset = min(checkpoint.queues_log_offset, start)
         checkpoint.queues_ms = 0  # consulted when the offset is zero
-        checkpoint.verified_offset = checkpoint.verified_queues = 0
+        checkpoint.verified_offset = 0
+        # If this recovery is interrupted, queues may be half rebuilt, and the next one must not trust their number.
+        checkpoint.verified_queues = MORE_THAN_EXIST
         checkpoint.flush()

@@ -178,7 +178,8 @@ class Recovery:
         checkpoint = self._parts.checkpoint
         if missing_count > 0:
             # Only a scan of the whole log finds a queue that has no records in its newest segments.
-            logger.warning("consume queues missing, the whole log is scanned count=%d", missing_count)
+            found = self._parts.queues.filled_count
+            logger.warning("consume queues missing or half rebuilt, the whole log is scanned found=%d", found)
             return starts[0] if starts else 0
         by_offset = self._clean or checkpoint.queues_log_offset > 0
         reached = self._parts.queues.log_end() if self._clean else checkpoint.queues_log_offset

@@ -15,6 +15,7 @@ from tests.unit.store.support import (
 )
 
 from orbitmq.errors import CorruptionError
+from orbitmq.store.maintenance import progress, recovery
 from orbitmq.store.maintenance.checkpoint import Checkpoint
 from orbitmq.store.message_store import MessageStore
 from orbitmq.store.types import ReadStatus
@@ -144,8 +145,14 @@ def test_one_damaged_queue_is_rebuilt_from_the_whole_log(closed: bool, damage: s
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_lost_queue_without_records_in_the_newest_segments_is_rebuilt(closed: bool) -> None:
+def test_lost_queue_without_records_in_the_newest_segments_is_rebuilt(
+    closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A start scans only the newest segments. The next message of the queue got the number 0 again."""
+    for module, name in ((recovery, "CHUNK_BYTES"), (progress, "PROGRESS_BYTES")):
+        monkeypatch.setattr(module, name, SEGMENT_BYTES // 4)
+    monkeypatch.setattr(recovery, "RECORD_EXTRA_BYTES", 0)
+    monkeypatch.setattr(progress, "PROGRESS_FILE_BYTES", 0)
     fs, clock = FaultyFileSystem(), ManualClock(START_MS)
     store = open_store(fs, clock)
     for number in range(200):
@@ -159,7 +166,7 @@ def test_lost_queue_without_records_in_the_newest_segments_is_rebuilt(closed: bo
     fs = fs.kill()
     for path in fs.paths(f"{QUEUES}Seldom/"):
         fs.remove(path)
-    for stop in range(0, 400, 9):
+    for stop in range(0, 400, 2):
         interrupted = fs.kill()
         interrupted.on_operation = _stop_after(stop)
         try:
