@@ -31,6 +31,7 @@ class FlushedReads:
         self._config = config
         self._store = store
         self._readable = events.readable
+        self._of_any, self._of_topic = events.readable.of_any, events.readable.of_topic
         self._held = HeldArrivals()
         self._waiting = False
         self._hides = False
@@ -41,14 +42,14 @@ class FlushedReads:
         if self._store.config.flush_mode is not _SYNC or self._config.is_slave:
             if self._hides:
                 self._show_all()
-            readable = self._readable  # called in place: this runs for every append
-            for subscriber in readable.of_any:
+            # The same as calling ``readable``, in place because this runs for every append.
+            for subscriber in self._of_any:
                 subscriber(topic, queue_id)
-            if topic in readable.of_topic:
-                readable.of_topic[topic](queue_id)
+            if topic in self._of_topic:
+                self._of_topic[topic](queue_id)
             return
         store = self._store
-        if topic in self._readable.of_topic:
+        if topic in self._of_topic:
             self._readable(topic, queue_id)
             return
         self._hides = True
