@@ -180,7 +180,7 @@ def test_calls_of_a_loop_thread_always_end() -> None:
 
     loop = sync.LoopThread()
     assert [loop.submit(answer(n)).result(10) for n in range(3)] == [0, 1, 2]
-    with pytest.raises(ValueError, match="told"):
+    with pytest.raises(ValueError, match="raised for the waiter"):
         loop.run(fail())
     given_up = loop.submit(wait_long())
     loop.run(answer(0))

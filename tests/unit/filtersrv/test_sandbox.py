@@ -119,7 +119,7 @@ def test_class_that_fails_again_and_again_is_left_alone() -> None:
         for _ in range(FAILURES_MAX):
             with pytest.raises(FilterFailed, match="SyntaxError"):
                 await process.check()
-        with pytest.raises(FilterFailed, match="rests"):
+        with pytest.raises(FilterFailed, match="paused"):
             await process.check()
 
     with_class("class", test)

@@ -84,7 +84,7 @@ def test_what_only_the_slave_has_is_cut_when_it_was_told_so(tmp_path: Path, comm
     end = pair.slave.max_log_offset
     pair.alone(pair.slave, alone, b"slave")
     pair.alone(pair.master, 3, b"other")
-    with pytest.raises(LogsDiffer, match=f"from offset {end} on"):
+    with pytest.raises(LogsDiffer, match=f"from offset {end} "):
         asyncio.run(pair.prefix_check().check("master:1"))
     assert pair.slave.max_log_offset > end, "nothing is cut without a word of the operator"
     check = pair.prefix_check()
