@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TOPIC: Final = "rows"
 QUEUES: Final = 4
 WARM_ROWS: Final = 20_000
-KILL_TIMEOUT_S: Final = 120.0
+KILL_TIMEOUT_S: Final = 300.0
 _SERVER: Final = (
     "import sys\nfrom orbitmq.testing import run_broker\nwith run_broker() as broker:\n"
     f"    broker.create_topic('{TOPIC}', queue_count={QUEUES})\n"

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
+from orbitmq.errors import ConfigError
 from orbitmq.pipeline.changes import RESERVED
 from orbitmq.pipeline.spec import DebeziumOptions
 from orbitmq.spark.decoding.debezium import ChangeDecoder, ChangeForm
 from orbitmq.spark.decoding.debezium_values import BadValue, Reading
+from orbitmq.spark.decoding.registry import RegistryAccess
 from orbitmq.spark.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
@@ -43,11 +45,11 @@ def _decoding(packed: bytes) -> Callable[[pa.Array, pa.Array], pa.Array]:
     return decode
 
 
-def _form(options: DebeziumOptions) -> ChangeForm:
+def _form(options: DebeziumOptions, registry: RegistryAccess | None) -> ChangeForm:
     reading = Reading(
         units=dict(options.units),
         decimals=options.decimals,
-        binary=options.binary,
+        binary=options.binary if registry is None else "base64",
         placeholder=options.placeholder,
     )
     return ChangeForm(
@@ -55,6 +57,7 @@ def _form(options: DebeziumOptions) -> ChangeForm:
         order_by=tuple(options.order_by),
         unknown_fields=options.unknown_fields,
         reading=reading,
+        registry=registry,
     )
 
 
@@ -85,7 +88,11 @@ def decode_changes(frame: DataFrame, step: DecodeStep, columns: StructType, path
     if options.key_column != "keys" and options.key_column not in types:
         raise SpecError(f"{path}.debezium.keyColumn", f"there is no column {options.key_column!r}")
     schema = to_arrow_schema(columns, timezone="UTC")
-    packed = pickle.dumps((schema, _form(options)))
+    try:
+        registry = RegistryAccess.parse(step.registry) if step.registry else None
+    except ConfigError as error:
+        raise SpecError(f"{path}.registry", str(error)) from error
+    packed = pickle.dumps((schema, _form(options, registry)))
     try:
         arrow = _decoder(packed).arrow_type
     except BadValue as bad:

@@ -263,7 +263,7 @@ def _check_decode(step: spec.DecodeStep, directory: Path, path: str) -> None:
     for name, value in (("registry", step.registry), ("subject", step.subject)):
         if by_registry and not value:
             raise SpecError(f"{path}.{name}", "is needed with format: registry")
-        if value and not by_registry:
+        if value and not by_registry and (name, step.format) != ("registry", "debezium"):
             raise SpecError(f"{path}.{name}", "is for format: registry")
     if by_registry and (step.schema or step.schema_file):
         raise SpecError(f"{path}.schema", "the registry has it: leave this out")

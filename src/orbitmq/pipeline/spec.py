@@ -152,14 +152,14 @@ class DecodeStep(_OneInput, frozen=True, kw_only=True, tag="decode", tag_field="
     """Adds the decoded fields of a binary column as typed columns, and ``decode_error`` (null on success)."""
 
     format: Literal["json", "avro", "protobuf", "registry", "debezium"]
-    """``registry``: each body names its schema in Confluent's header. ``debezium``: change events as JSON."""
+    """``registry``: each body names its schema in Confluent's header. ``debezium``: change events."""
     debezium: DebeziumOptions | None = None
     schema: str = ""
     """JSON, Debezium: columns as in ``CREATE TABLE``. Avro: the schema as JSON."""
     schema_file: str = ""
     """The same in a file; for Protobuf a descriptor set (``protoc --descriptor_set_out --include_imports``)."""
     registry: str = ""
-    """Address of a schema registry, ``http://[user:password@]host:port``."""
+    """Address of a schema registry, ``http://[user:password@]host:port``. With ``debezium``: events are Avro."""
     subject: str = ""
     """Registry: the subject whose latest version determines the columns."""
     message: str = ""

@@ -32,7 +32,7 @@ from orbitmq.spark.errors import SpecError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["decode"]
+__all__ = ["Writers", "decode", "inlined"]
 
 _HEADER_BYTES: Final = 5
 _MISSING: Final = "there is no header with a schema id before the content"
@@ -79,7 +79,7 @@ def decode(
 # -- Avro and Protobuf, in Arrow batches on the executors ----------------------------------------------
 
 
-class _Writers:
+class Writers:
     """Cache of the schemas that bodies were written with. Each is requested once."""
 
     def __init__(self, registry: Registry, make: Callable[[RegisteredSchema], Any]) -> None:
@@ -116,14 +116,14 @@ class RegistryAvro(AvroDecoder):
     """Reads data of any registered schema as if it had been written with one of them."""
 
     def __init__(self, registry: Registry, schema: RegisteredSchema) -> None:
-        super().__init__(_inlined(registry, schema))
-        self._writers = _Writers(registry, lambda one: self._parsed_writer(registry, one))
+        super().__init__(inlined(registry, schema))
+        self._writers = Writers(registry, lambda one: self._parsed_writer(registry, one))
 
     @staticmethod
     def _parsed_writer(registry: Registry, schema: RegisteredSchema) -> Any:
         if schema.form != "AVRO":
             raise SpecError("", f"is {schema.form}, not AVRO")
-        return AvroDecoder(_inlined(registry, schema))._schema
+        return AvroDecoder(inlined(registry, schema))._schema
 
     def _one(self, body: bytes) -> Any:
         writer = self._writers.of(body)
@@ -148,7 +148,7 @@ class RegistryProtobuf(ProtobufDecoder):
         files = descriptor_set(registry, schema)
         self._name = message or message_at(files, (0,))
         super().__init__(files, self._name)
-        self._writers = _Writers(registry, lambda one: self._files_of(registry, one))
+        self._writers = Writers(registry, lambda one: self._files_of(registry, one))
         self._names: dict[tuple[bytes, tuple[int, ...]], str] = {}
 
     @staticmethod
@@ -204,7 +204,7 @@ def _zigzag(body: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a message number is too long")
 
 
-def _inlined(registry: Registry, schema: RegisteredSchema) -> str:
+def inlined(registry: Registry, schema: RegisteredSchema) -> str:
     """Returns an Avro schema with referenced definitions inlined where they are first named."""
     if not schema.references:
         return schema.text

@@ -1,4 +1,5 @@
-"""Decodes Debezium's JSON change events: envelopes and flattened records, with or without schemas in the messages.
+"""Decodes Debezium's change events: envelopes and flattened records, in JSON with or without schemas in the messages,
+or in Avro with the schemas of a registry.
 
 An event becomes an operation, a position in the order of the source, and a row of the requested columns. Messages
 that do not change a row (heartbeats, transaction and schema messages, logical messages) are skipped.
@@ -14,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]  # pyarrow has no types of its own
 
+from orbitmq.spark.decoding.debezium_avro import AvroEvents
 from orbitmq.spark.decoding.debezium_values import (
     BadValue,
     Node,
@@ -22,6 +24,7 @@ from orbitmq.spark.decoding.debezium_values import (
     is_unavailable,
     json_value,
 )
+from orbitmq.spark.decoding.registry import RegistryAccess
 
 __all__ = ["DELETE", "TRUNCATE", "ChangeDecoder", "ChangeForm", "position_of"]
 
@@ -50,6 +53,8 @@ class ChangeForm:
     """The fields that order flattened records. Without them, the position added by ``add.fields`` is used."""
     unknown_fields: str = "fail"
     reading: Reading = field(default_factory=Reading)
+    registry: RegistryAccess | None = None
+    """Bodies are Avro with Confluent's header and the schemas of this registry; without it they are JSON."""
 
 
 class _Change(NamedTuple):
@@ -65,6 +70,7 @@ class ChangeDecoder:
 
     def __init__(self, columns: pa.Schema, form: ChangeForm) -> None:
         self._form = form
+        self._avro = None if form.registry is None else AvroEvents(form.registry)
         units = form.reading.units
         self._columns = {
             one.name: converter(one.type, units.get(one.name, ""), form.reading) for one in columns
@@ -73,7 +79,9 @@ class ChangeDecoder:
         self.arrow_type = pa.struct([pa.field("row", pa.struct(list(columns))), *output])
 
     def decode(self, bodies: Sequence[bytes | None], keys: Sequence[str | None]) -> tuple[pa.Array, pa.Array]:
-        """Returns rows and errors. Both are null where a message is not a change."""
+        """Returns rows and errors. Both are null where a message is not a change. Raises ``RegistryUnavailable``."""
+        if self._avro is not None:
+            self._avro.learn(bodies)
         rows: list[dict[str, Any] | None] = []
         errors: list[str | None] = []
         for body, key in zip(bodies, keys, strict=True):
@@ -84,7 +92,7 @@ class ChangeDecoder:
             except BadValue as bad:
                 error = str(bad)
             except (ValueError, RecursionError) as bad:
-                error = f"not JSON of Debezium: {bad}"
+                error = f"not {'JSON' if self._avro is None else 'Avro'} of Debezium: {bad}"
             rows.append(row)
             errors.append(error)
         return pa.array(rows, self.arrow_type), pa.array(errors, pa.string())
@@ -92,8 +100,7 @@ class ChangeDecoder:
     # -- one event -------------------------------------------------------------------------------------
 
     def _change(self, body: bytes | None, key: str | None) -> _Change | None:
-        document = json_value(body) if body else None
-        payload, schema = _payload(document)
+        payload, schema = self._read(body) if body else (None, None)
         if payload is None:
             row, nodes = _key_row(key)
             return _Change(DELETE, None, None, row, nodes) if row else None
@@ -104,6 +111,9 @@ class ChangeDecoder:
         if payload.keys() == {"ts_ms"} or payload.keys() >= _TRANSACTION or "ddl" in payload:
             return None
         return self._flattened(payload, schema, key)
+
+    def _read(self, body: bytes) -> tuple[Any, Node]:
+        return _payload(json_value(body)) if self._avro is None else self._avro.read(body)
 
     def _envelope(self, payload: Mapping[str, Any], schema: Node, key: str | None) -> _Change | None:
         op, source = payload.get("op"), payload["source"]
