@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,3 +132,38 @@ def test_large_tables_and_batches_go_to_the_executors(
     table.feed((2, "EU", 3))
     assert len(used) == 2
     assert table.rows() == [(1, "EU", 2), (2, "EU", 3)]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_maintain_beside_100_batches_loses_and_revives_nothing(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    table = Keyed(spark, tmp_path, form, "id")
+    table.feed((0, "EU", 0))
+    over = threading.Event()
+    joined: list[int] = []
+    failures: list[BaseException] = []
+
+    def keep_joining() -> None:
+        try:
+            while not over.wait(0.5):
+                joined.append(table.maintain().removed)
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            failures.append(error)
+
+    thread = threading.Thread(target=keep_joining)
+    thread.start()
+    expected = {0: 0}
+    try:
+        for number in range(1, 101):
+            rows = {(number * step) % 40: number for step in (1, 7, 13)}
+            table.feed(*[(key, "EU", value) for key, value in rows.items()])
+            expected |= rows
+    finally:
+        over.set()
+        thread.join(120)
+    assert not failures
+    assert sum(joined), "maintain has found files to join"
+    assert table.rows() == sorted((key, "EU", value) for key, value in expected.items())

@@ -198,6 +198,40 @@ def check_command(file: Path, **options: Any) -> None:
         click.echo(f"{file}: {len(plan.relations)} relations and {len(plan.queries)} sinks, nothing wrong")
 
 
+# -- export --------------------------------------------------------------------------------------------
+
+
+@pipeline_commands.command("export")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--spark-pipelines",
+    "directory",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write a project for spark-pipelines to this directory, which must be new or empty.",
+)
+@click.option(
+    "--set", "given", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A parameter of the file."
+)
+def export_command(file: Path, directory: Path, **options: Any) -> None:
+    """Write FILE as a project of Spark Declarative Pipelines, or say which parts do not fit and why."""
+    from orbitmq.pipeline.check import findings_text
+    from orbitmq.pipeline.export import misfits, project_files
+
+    with _told():
+        plan = _plan(file, options["given"])
+        if found := misfits(plan):
+            _report_findings(findings_text(file, found))
+        if directory.exists() and any(directory.iterdir()):
+            raise SpecError("--spark-pipelines", f"{directory} is not empty")
+        for name, text in project_files(plan, file.name, directory).items():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_text(text, "utf-8")
+        (directory / "pipeline-storage").mkdir()
+        click.echo(f"{directory}: run it there with spark-pipelines run")
+
+
 # -- test ----------------------------------------------------------------------------------------------
 
 

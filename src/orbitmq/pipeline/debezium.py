@@ -90,8 +90,8 @@ def decode_changes(frame: DataFrame, step: DecodeStep, columns: StructType, path
     schema = to_arrow_schema(columns, timezone="UTC")
     try:
         registry = RegistryAccess.parse(step.registry) if step.registry else None
-    except ConfigError as error:
-        raise SpecError(f"{path}.registry", str(error)) from error
+    except ConfigError as bad:
+        raise SpecError(f"{path}.registry", str(bad)) from bad
     packed = pickle.dumps((schema, _form(options, registry)))
     try:
         arrow = _decoder(packed).arrow_type

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from orbitmq.pipeline.jars import refuse_wrong_jars
 from orbitmq.spark.errors import EnvironmentFault
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def build_session(
     workers on this machine search, too.
     """
     check_environment(remote)
+    import pyspark
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -117,7 +119,10 @@ def build_session(
     builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder.appName(name)
     if master and not remote:
         builder = builder.master(master)
-    for key, value in session_options(master, options or {}, log_level).items():
+    settings = session_options(master, options or {}, log_level)
+    if not remote:
+        refuse_wrong_jars(settings, pyspark.__version__)
+    for key, value in settings.items():
         if not remote or (key.startswith("spark.sql.") and key not in _OF_A_SERVER):
             builder = builder.config(key, value)
     try:
@@ -130,6 +135,8 @@ def build_session(
     if log_level == "OFF":
         # PySpark also prints what it raises, as JSON with a Java stack.
         logging.getLogger("SQLQueryContextLogger").disabled = True
+    if not remote:  # jars given to spark-submit, or of a session that was there before
+        refuse_wrong_jars(dict(session.sparkContext.getConf().getAll()), session.version)
     register(session)
     return session
 
