@@ -31,6 +31,7 @@ BODY = b"x" * 128
 TOPIC = "BenchmarkTest"
 GROUP = "benchmark_consumer"
 PIPELINE = 64
+CONNECTIONS = 64
 BATCH = 32
 
 
@@ -108,6 +109,22 @@ def differing_chunks(form: SerializeType, *, keyed: bool) -> list[bytes]:
             )
         chunks.append(b"".join(frames))
     return chunks
+
+
+def large_chunks(form: SerializeType) -> list[bytes]:
+    """Socket reads of 64 sends of 1 KiB."""
+    return [
+        b"".join(
+            encode_request(310, i, send_fields(c * PIPELINE + i, batch=False), b"x" * 1024, form)
+            for i in range(PIPELINE)
+        )
+        for c in range(16)
+    ]
+
+
+def lone_chunks(form: SerializeType) -> list[bytes]:
+    """Socket reads of one send; each is fed to all connections."""
+    return [encode_request(310, c, send_fields(c, batch=False), BODY, form) for c in range(16)]
 
 
 def batch_chunks(form: SerializeType) -> list[bytes]:
@@ -208,11 +225,23 @@ async def measure() -> dict[str, float]:
             connection = Connection(tasks=tasks, router=router, limits=ConnectionLimits(turn_bytes=1 << 62))
             connection.connection_made(Sink())  # type: ignore[arg-type]  # as much of a transport as is used
             feed = connection.data_received
+            many = [Connection(tasks=tasks, router=router) for _ in range(CONNECTIONS)]
+            for each in many:
+                each.connection_made(Sink())  # type: ignore[arg-type]
+
+            def feed_all(chunk: bytes) -> None:
+                """The last of these sends fills the turn, so they are appended together."""
+                for each in many:
+                    each.data_received(chunk)
+
             for form in SerializeType:
                 results[f"send {form.name}"] = _measure("send", feed, send_chunks(form), PIPELINE, 40)
                 for name, keyed in (("56", False), ("mixed", True)):
                     chunks = differing_chunks(form, keyed=keyed)
                     results[f"send {name} {form.name}"] = _measure("send", feed, chunks, PIPELINE, 40)
+                results[f"send 1 KiB {form.name}"] = _measure("send", feed, large_chunks(form), PIPELINE, 20)
+                name = f"send, {CONNECTIONS} connections {form.name}"
+                results[name] = _measure("send", feed_all, lone_chunks(form), CONNECTIONS, 20)
                 results[f"batch {form.name}"] = _measure("batch", feed, batch_chunks(form), BATCH, 20)
             limit = min(broker.store.max_offset(TOPIC, queue) for queue in range(8)) - 32
             for form in SerializeType:
@@ -239,7 +268,7 @@ def main() -> None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(40)
         return
     for name, us in asyncio.run(measure()).items():
-        print(f"{name:20} {us:6.2f} us/message")
+        print(f"{name:32} {us:6.2f} us/message")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from orbitmq.kernel import Filter
+from orbitmq.kernel import Filter, sends_of
 from orbitmq.record.batch import encode_batch
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.message_store import MessageStore
@@ -144,13 +144,13 @@ def measure_rows(count: int) -> Figures:
             for first in range(0, count, BATCH)
         ]
         wanted = [NewMessage(TOPIC, at % 8, row, b"", 1_794_773_001_075, HOST) for at, row in enumerate(rows)]
-        sends = [((one,), (True,)) for one in wanted]
+        sends = [[sends_of(one, True, (0, 1, 0), True, one.queue_id, b"", "")] for one in wanted]
         best = 1e9
         for _ in range(ROUNDS):
             with new_store() as store:
                 append = store.append_sends
                 append_singly(store, messages(1, 128, 1))
-                best = min(best, cpu_us(lambda: [append(*one) for one in sends], len(rows) * BATCH))  # noqa: B023  called at once
+                best = min(best, cpu_us(lambda: [append(one) for one in sends], len(rows) * BATCH))  # noqa: B023  called at once
         figures[f"append 128 B, row of {BATCH}, {name}: us"] = best
     return figures
 

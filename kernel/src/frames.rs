@@ -5,26 +5,26 @@
 
 use std::borrow::Cow;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::GILOnceCell;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyString};
 
 pub mod json;
 
 use crate::layout::{BINARY_MIN, PROPERTIES_BYTES_MAX};
 use crate::pulls::pull_fields;
+use crate::sends::Run;
 use json::{Scan, Value};
 
 const JSON: u8 = 0;
-const ROCKETMQ: u8 = 1;
-const RESPONSE: i32 = 1;
+pub const ROCKETMQ: u8 = 1;
+pub const RESPONSE: i32 = 1;
 const SEND: i32 = 10;
 const SEND_V2: i32 = 310;
-const SEND_BATCH: i32 = 320;
+pub const SEND_BATCH: i32 = 320;
 const PULL: i32 = 11;
 const LITE_PULL: i32 = 361;
-const PYTHON: u8 = 3;
+pub const PYTHON: u8 = 3;
 const LANGUAGES: [&str; 14] = [
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
     "OMS", "RUST", "NODE_JS",
@@ -58,6 +58,10 @@ struct Plain {
     version: i64,
 }
 
+pub fn version(py: Python<'_>) -> PyResult<i64> {
+    Ok(plain(py)?.version)
+}
+
 static PLAIN: GILOnceCell<Plain> = GILOnceCell::new();
 
 fn plain(py: Python<'_>) -> PyResult<&'static Plain> {
@@ -82,14 +86,20 @@ fn be_i32(data: &[u8], at: usize) -> i32 {
 }
 
 /// What every frame's header says.
-struct Header<'a> {
-    code: i32,
-    opaque: i32,
-    flag: i32,
+pub struct Header<'a> {
+    pub code: i32,
+    pub opaque: i32,
+    pub flag: i32,
     version: i32,
     language: i64,
     remark: Option<Cow<'a, str>>,
-    ext: &'a [u8],
+    pub ext: &'a [u8],
+}
+
+impl Header<'_> {
+    pub fn is_send(&self) -> bool {
+        matches!(self.code, SEND | SEND_V2 | SEND_BATCH) && self.flag & RESPONSE == 0
+    }
 }
 
 fn read_binary(header: &[u8]) -> Option<Header<'_>> {
@@ -269,32 +279,65 @@ fn send_values<'a>(code: i32, form: u8, ext: &'a [u8]) -> Option<[Option<Cow<'a,
     Some(found)
 }
 
+/// The fields of a send; texts are empty and numbers 0 where they may be missing.
+pub struct SendValues<'a> {
+    producer_group: Cow<'a, str>,
+    pub topic: Cow<'a, str>,
+    default_topic: Cow<'a, str>,
+    default_topic_queue_nums: i32,
+    pub queue_id: i32,
+    pub sys_flag: i32,
+    pub born_ms: i64,
+    pub flag: i32,
+    pub properties: Cow<'a, str>,
+    pub reconsume_times: i32,
+    max_reconsume_times: Option<i32>,
+    pub batch: bool,
+}
+
+/// None when a field is missing or not written the usual way.
+pub fn read_values(code: i32, form: u8, ext: &[u8]) -> Option<SendValues<'_>> {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = send_values(code, form, ext)?;
+    boolean(&k)?;
+    Some(SendValues {
+        producer_group: a.unwrap_or_default(),
+        topic: b?,
+        default_topic: c.unwrap_or_default(),
+        default_topic_queue_nums: number32_or(&d, 0)?,
+        queue_id: number32(&e)?,
+        sys_flag: number32(&f)?,
+        born_ms: number(g.as_deref()?)?,
+        flag: number32(&h)?,
+        properties: i.unwrap_or_default(),
+        reconsume_times: number32_or(&j, 0)?,
+        max_reconsume_times: match l {
+            None => None,
+            Some(_) => Some(number32(&l)?),
+        },
+        batch: boolean(&m)?,
+    })
+}
+
 fn send_fields<'py>(
     py: Python<'py>,
     code: i32,
     form: u8,
     ext: &[u8],
 ) -> Option<PyResult<Bound<'py, PyAny>>> {
-    let values = send_values(code, form, ext)?;
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = &values;
-    boolean(k)?;
-    let max_reconsume_times = match l {
-        None => None,
-        Some(_) => Some(number32(l)?),
-    };
+    let values = read_values(code, form, ext)?;
     let arguments = (
-        a.as_deref().unwrap_or(""),
-        b.as_deref()?,
-        c.as_deref().unwrap_or(""),
-        number32_or(d, 0)?,
-        number32(e)?,
-        number32(f)?,
-        number(g.as_deref()?)?,
-        number32(h)?,
-        PyBytes::new(py, i.as_deref().unwrap_or("").as_bytes()),
-        number32_or(j, 0)?,
-        max_reconsume_times,
-        boolean(m)?,
+        values.producer_group,
+        values.topic,
+        values.default_topic,
+        values.default_topic_queue_nums,
+        values.queue_id,
+        values.sys_flag,
+        values.born_ms,
+        values.flag,
+        PyBytes::new(py, values.properties.as_bytes()),
+        values.reconsume_times,
+        values.max_reconsume_times,
+        values.batch,
     );
     Some(plain(py).and_then(|plain| plain.send_fields.bind(py).call1(arguments)))
 }
@@ -316,18 +359,31 @@ fn read_send<'py>(
     }
 }
 
-fn frame<'py>(
+pub fn frame<'py>(
     py: Python<'py>,
     form: u8,
     header: &[u8],
     body: &[u8],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let plain = plain(py)?;
-    let found = match form {
+    built(py, form, header, read_header(form, header), body)
+}
+
+fn read_header(form: u8, header: &[u8]) -> Option<Header<'_>> {
+    match form {
         ROCKETMQ => read_binary(header),
         JSON => read_json(header),
         _ => None,
-    };
+    }
+}
+
+fn built<'py>(
+    py: Python<'py>,
+    form: u8,
+    header: &[u8],
+    found: Option<Header<'_>>,
+    body: &[u8],
+) -> PyResult<Bound<'py, PyAny>> {
+    let plain = plain(py)?;
     let body = PyBytes::new(py, body);
     let found = match found {
         Some(found) => found,
@@ -338,8 +394,7 @@ fn frame<'py>(
                 .call1((form, PyBytes::new(py, header), body))
         }
     };
-    let is_send = matches!(found.code, SEND | SEND_V2 | SEND_BATCH) && found.flag & RESPONSE == 0;
-    let send = if is_send {
+    let send = if found.is_send() {
         Some(read_send(py, found.code, form, found.ext)?)
     } else {
         None
@@ -365,96 +420,140 @@ fn frame<'py>(
     ))
 }
 
+type Split<'py> = (Bound<'py, PyList>, usize, usize, String);
+
 /// See `plain.split_frames`.
 #[pyfunction]
 fn split_frames<'py>(
     py: Python<'py>,
-    data: &[u8],
+    data: &Bound<'py, PyBytes>,
     frame_bytes_max: i64,
-) -> PyResult<(Bound<'py, PyList>, usize, usize, String)> {
-    let frames = PyList::empty(py);
+) -> PyResult<Split<'py>> {
+    split_requests(py, data, frame_bytes_max, 0)
+}
+
+/// See `plain.split_requests`.
+#[pyfunction]
+fn split_requests<'py>(
+    py: Python<'py>,
+    bytes: &Bound<'py, PyBytes>,
+    frame_bytes_max: i64,
+    sends_max: usize,
+) -> PyResult<Split<'py>> {
+    let data = bytes.as_bytes();
+    let found = PyList::empty(py);
+    let mut run = Run::default();
     let limit = frame_bytes_max - 4;
     let mut at = 0;
-    while data.len() - at >= 4 {
+    let (needed, error) = loop {
+        if data.len() - at < 4 {
+            break (4, String::new());
+        }
         let size = i64::from(be_i32(data, at));
         if size < 4 || size > limit {
-            return Ok((
-                frames,
-                at,
-                0,
-                format!("frame length {} is outside 4..{}", size, limit),
-            ));
+            break (0, format!("frame length {size} is outside 4..{limit}"));
         }
         if data.len() - at < 8 {
-            return Ok((frames, at, 8, String::new()));
+            break (8, String::new());
         }
         let size = size as usize;
         let word = u32::from_be_bytes([data[at + 4], data[at + 5], data[at + 6], data[at + 7]]);
         let header_length = (word & 0xff_ffff) as usize;
         if header_length > size - 4 {
-            let text = format!(
-                "header length {} is longer than its frame of {} bytes",
-                header_length, size
-            );
-            return Ok((frames, at, 0, text));
+            let text =
+                format!("header length {header_length} is longer than its frame of {size} bytes");
+            break (0, text);
         }
         if data.len() - at < size + 4 {
-            return Ok((frames, at, size + 4, String::new()));
+            break (size + 4, String::new());
         }
-        let body_start = at + 8 + header_length;
-        let end = at + 4 + size;
-        match frame(
-            py,
-            (word >> 24) as u8,
-            &data[at + 8..body_start],
-            &data[body_start..end],
-        ) {
-            Ok(frame) => frames.append(frame)?,
+        let (form, start) = ((word >> 24) as u8, at + 8);
+        let (body_start, end) = (start + header_length, at + 4 + size);
+        let header = &data[start..body_start];
+        let read = read_header(form, header);
+        if let Some(read) = read.as_ref().filter(|_| sends_max > 0) {
+            if run.add(data, form, read, (start, body_start, end)) {
+                if run.len() >= sends_max {
+                    found.append(run.close(bytes)?)?;
+                }
+                at = end;
+                continue;
+            }
+        }
+        if run.len() > 0 {
+            found.append(run.close(bytes)?)?;
+        }
+        match built(py, form, header, read, &data[body_start..end]) {
+            Ok(frame) => found.append(frame)?,
             Err(error) => {
                 let class = py.import("orbitmq.errors")?.getattr("FrameError")?;
                 if error.matches(py, &class)? {
-                    return Ok((frames, at, 0, error.value(py).str()?.to_string()));
+                    break (0, error.value(py).str()?.to_string());
                 }
                 return Err(error);
             }
         }
         at = end;
+    };
+    if run.len() > 0 {
+        found.append(run.close(bytes)?)?;
     }
-    Ok((frames, at, 4, String::new()))
+    Ok((found, at, needed, error))
 }
 
-/// Whether the pairs of `raw` can be stored as they are; then unique key, "waits" and "asks".
-fn as_they_are(raw: &[u8]) -> Option<(&[u8], bool, bool)> {
-    std::str::from_utf8(raw).ok()?;
-    let (mut unique_key, mut waits, mut asks): (&[u8], bool, bool) = (b"", true, false);
+/// What the pairs of a property text say, if the text can be stored as it is.
+pub struct AsTheyAre<'a> {
+    pub unique_key: &'a [u8],
+    pub waits: bool,
+    pub asks: bool,
+    /// The last pair has no terminator.
+    pub is_open: bool,
+}
+
+/// None for a text that must be written anew, and for one with a name that `refused` refuses.
+pub fn as_they_are(raw: &[u8], refused: impl Fn(&[u8]) -> bool) -> Option<AsTheyAre<'_>> {
+    let mut found = AsTheyAre {
+        unique_key: b"",
+        waits: true,
+        asks: false,
+        is_open: false,
+    };
     let mut names: [&[u8]; 32] = [b""; 32];
     let mut count = 0;
     let mut rest = raw;
     while !rest.is_empty() {
-        let end = rest.iter().position(|byte| *byte == 2)?;
+        let end = memchr::memchr(2, rest).unwrap_or_else(|| {
+            found.is_open = true;
+            rest.len()
+        });
         let pair = &rest[..end];
-        rest = &rest[end + 1..];
-        let middle = pair.iter().position(|byte| *byte == 1)?;
+        rest = rest.get(end + 1..).unwrap_or_default();
+        let middle = memchr::memchr(1, pair)?;
         let (name, value) = (&pair[..middle], &pair[middle + 1..]);
         if name.is_empty()
             || value.is_empty()
             || count == names.len()
             || names[..count].contains(&name)
+            || refused(name)
         {
             return None;
         }
         names[count] = name;
         count += 1;
         match name {
-            b"UNIQ_KEY" => unique_key = value,
-            b"WAIT" => waits = value != b"false",
-            b"DELAY" | b"TRAN_MSG" | b"TIMER_DELAY_SEC" | b"TIMER_DELAY_MS"
-            | b"TIMER_DELIVER_MS" | b"ORBITMQ_IDEMPOTENT" => asks = true,
+            b"UNIQ_KEY" => found.unique_key = value,
+            b"WAIT" => found.waits = value != b"false",
+            b"DELAY"
+            | b"TRAN_MSG"
+            | b"TIMER_DELAY_SEC"
+            | b"TIMER_DELAY_MS"
+            | b"TIMER_DELIVER_MS"
+            | b"ORBITMQ_IDEMPOTENT" => found.asks = true,
             b"POP_CK" => return None,
             _ => {}
         }
     }
-    Some((unique_key, waits, asks))
+    Some(found)
 }
 
 /// See `plain.stored_properties`.
@@ -464,25 +563,29 @@ fn stored_properties<'py>(
     raw: &[u8],
     added: &[u8],
 ) -> PyResult<Bound<'py, PyAny>> {
-    if let Some((unique_key, waits, asks)) = as_they_are(raw) {
-        let size = raw.len() + added.len();
-        // One of our names among the sender's keeps its position and gets our value.
-        let ours = added
-            .split(|byte| *byte == 2)
-            .filter_map(|pair| pair.split(|byte| *byte == 1).next());
-        let clash = ours
-            .filter(|name| !name.is_empty())
-            .any(|name| has_name(raw, name));
-        if size <= PROPERTIES_BYTES_MAX
-            && !clash
-            && (added.is_empty() || as_they_are(added).is_some())
-        {
+    // One of our names among the sender's keeps its position and gets our value, so the text is rewritten.
+    let ours: Vec<&[u8]> = added
+        .split(|byte| *byte == 2)
+        .filter_map(|pair| pair.split(|byte| *byte == 1).next())
+        .collect();
+    let whole = std::str::from_utf8(raw).is_ok() && std::str::from_utf8(added).is_ok();
+    let found = as_they_are(raw, |name| ours.contains(&name)).filter(|_| whole);
+    if let Some(found) = found {
+        let size = raw.len() + usize::from(found.is_open) + added.len();
+        let fits = as_they_are(added, |_| false).map_or(false, |added| !added.is_open);
+        if size <= PROPERTIES_BYTES_MAX && fits {
             let properties = PyBytes::new_with(py, size, |out| {
+                out[raw.len()..size - added.len()].fill(2);
                 out[..raw.len()].copy_from_slice(raw);
-                out[raw.len()..].copy_from_slice(added);
+                out[size - added.len()..].copy_from_slice(added);
                 Ok(())
             })?;
-            return Ok((properties, PyBytes::new(py, unique_key), waits, asks)
+            return Ok((
+                properties,
+                PyBytes::new(py, found.unique_key),
+                found.waits,
+                found.asks,
+            )
                 .into_pyobject(py)?
                 .into_any());
         }
@@ -493,12 +596,7 @@ fn stored_properties<'py>(
         .call1((PyBytes::new(py, raw), PyBytes::new(py, added)))
 }
 
-fn has_name(raw: &[u8], name: &[u8]) -> bool {
-    raw.split(|byte| *byte == 2)
-        .any(|pair| pair.len() > name.len() && pair.starts_with(name) && pair[name.len()] == 1)
-}
-
-fn write_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+pub fn write_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     if !value.is_empty() {
         out.extend_from_slice(&(key.len() as u16).to_be_bytes());
         out.extend_from_slice(key);
@@ -507,107 +605,12 @@ fn write_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     }
 }
 
-fn write_hex(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn write_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for byte in bytes {
         out.push(HEX[(byte >> 4) as usize]);
         out.push(HEX[(byte & 15) as usize]);
     }
-}
-
-/// See `plain.encode_send_answers`.
-#[pyfunction]
-fn encode_send_answers<'py>(
-    py: Python<'py>,
-    answers: &Bound<'py, PyAny>,
-    store_host: &[u8],
-    region: &str,
-    traced: bool,
-) -> PyResult<Bound<'py, PyBytes>> {
-    let version = plain(py)?.version;
-    let trace: &[u8] = if traced { b"true" } else { b"false" };
-    let mut out: Vec<u8> = Vec::with_capacity(256);
-    let mut ids: Vec<u8> = Vec::new();
-    let mut region_json: Vec<u8> = Vec::new();
-    json::write_text(&mut region_json, region);
-    for answer in answers.try_iter()? {
-        let answer = answer?;
-        let answer = answer.downcast::<PyTuple>()?;
-        if answer.len() != 8 {
-            return Err(PyValueError::new_err(
-                "an answer to a send has eight fields",
-            ));
-        }
-        let form: u8 = answer.get_item(0)?.extract()?;
-        let code: i32 = answer.get_item(1)?.extract()?;
-        let opaque: i32 = answer.get_item(2)?.extract()?;
-        let queue_id: i32 = answer.get_item(3)?.extract()?;
-        let queue_offset: i64 = answer.get_item(4)?.extract()?;
-        let key = answer.get_item(6)?;
-        let key = String::from_utf8_lossy(key.downcast::<PyBytes>()?.as_bytes());
-        let handle = answer.get_item(7)?;
-        let handle = handle.downcast::<PyString>()?.to_cow()?;
-        ids.clear();
-        for log_offset in answer.get_item(5)?.try_iter()? {
-            if !ids.is_empty() {
-                ids.push(b',');
-            }
-            write_hex(&mut ids, store_host);
-            write_hex(&mut ids, &log_offset?.extract::<u64>()?.to_be_bytes());
-        }
-        let start = out.len();
-        out.extend_from_slice(&[0; 8]);
-        let queue_id = queue_id.to_string();
-        let queue_offset = queue_offset.to_string();
-        if form == ROCKETMQ {
-            let code = i16::try_from(code)
-                .map_err(|_| PyValueError::new_err("the code does not fit 16 bits"))?;
-            out.extend_from_slice(&code.to_be_bytes());
-            out.push(PYTHON);
-            out.extend_from_slice(&(version as i16).to_be_bytes());
-            out.extend_from_slice(&opaque.to_be_bytes());
-            out.extend_from_slice(&RESPONSE.to_be_bytes());
-            out.extend_from_slice(&[0; 8]);
-            let region_start = out.len();
-            write_entry(&mut out, b"msgId", &ids);
-            write_entry(&mut out, b"queueId", queue_id.as_bytes());
-            write_entry(&mut out, b"queueOffset", queue_offset.as_bytes());
-            write_entry(&mut out, b"transactionId", key.as_bytes());
-            write_entry(&mut out, b"TRACE_ON", trace);
-            write_entry(&mut out, b"MSG_REGION", region.as_bytes());
-            write_entry(&mut out, b"recallHandle", handle.as_bytes());
-            let length = (out.len() - region_start) as u32;
-            out[region_start - 4..region_start].copy_from_slice(&length.to_be_bytes());
-        } else {
-            out.extend_from_slice(b"{\"code\":");
-            out.extend_from_slice(code.to_string().as_bytes());
-            out.extend_from_slice(b",\"extFields\":{\"queueId\":\"");
-            out.extend_from_slice(queue_id.as_bytes());
-            out.extend_from_slice(b"\",\"transactionId\":\"");
-            json::write_text(&mut out, &key);
-            out.extend_from_slice(b"\",\"msgId\":\"");
-            out.extend_from_slice(&ids);
-            out.extend_from_slice(b"\",\"TRACE_ON\":\"");
-            out.extend_from_slice(trace);
-            out.extend_from_slice(b"\",\"MSG_REGION\":\"");
-            out.extend_from_slice(&region_json);
-            out.extend_from_slice(b"\",\"queueOffset\":\"");
-            out.extend_from_slice(queue_offset.as_bytes());
-            if !handle.is_empty() {
-                out.extend_from_slice(b"\",\"recallHandle\":\"");
-                json::write_text(&mut out, &handle);
-            }
-            out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
-            out.extend_from_slice(opaque.to_string().as_bytes());
-            out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
-            out.extend_from_slice(version.to_string().as_bytes());
-            out.push(b'}');
-        }
-        let size = (out.len() - start - 8) as u32;
-        out[start..start + 4].copy_from_slice(&(size + 4).to_be_bytes());
-        out[start + 4..start + 8].copy_from_slice(&(u32::from(form) << 24 | size).to_be_bytes());
-    }
-    Ok(PyBytes::new(py, &out))
 }
 
 /// See `plain.encode_send_fields`.
@@ -700,9 +703,9 @@ fn read_send_answer<'py>(py: Python<'py>, form: u8, ext_raw: &[u8]) -> PyResult<
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(split_frames, module)?)?;
+    module.add_function(wrap_pyfunction!(split_requests, module)?)?;
     module.add_function(wrap_pyfunction!(read_send, module)?)?;
     module.add_function(wrap_pyfunction!(stored_properties, module)?)?;
-    module.add_function(wrap_pyfunction!(encode_send_answers, module)?)?;
     module.add_function(wrap_pyfunction!(encode_send_fields, module)?)?;
     module.add_function(wrap_pyfunction!(read_send_answer, module)?)
 }

@@ -18,11 +18,12 @@ mod properties;
 mod pulls;
 mod records;
 mod select;
+mod sends;
 mod sql;
 
 /// Raised by one whenever a function is added, or its signature or results change: `orbitmq.kernel.chosen` refuses any
 /// other number, and a module that lacks one of the functions.
-const API: u32 = 15;
+const API: u32 = 16;
 
 #[pymodule]
 fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -36,5 +37,6 @@ fn orbitmq_kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     frames::register(module)?;
     pops::register(module)?;
     pulls::register(module)?;
+    sends::register(module)?;
     select::register(module)
 }

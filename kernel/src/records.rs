@@ -15,26 +15,56 @@ import_exception!(orbitmq.errors, RecordError);
 /// Above this many bytes a call lets other Python threads run.
 const LONG_BYTES: usize = 256 << 10;
 
-fn refused(text: impl std::fmt::Display) -> PyErr {
+pub fn refused(text: impl std::fmt::Display) -> PyErr {
     RecordError::new_err(format!("the message cannot be stored: {text}"))
 }
 
 /// What one record is made of; the rest is shared by a call.
-struct Message<'a> {
-    queue_id: i32,
-    body: &'a [u8],
-    properties: &'a [u8],
-    born_ms: i64,
-    born_host: &'a [u8],
-    flag: i32,
-    sys_flag: i32,
-    times: i32,
-    prepared: i64,
+pub struct Message<'a> {
+    pub queue_id: i32,
+    pub body: &'a [u8],
+    pub properties: &'a [u8],
+    pub born_ms: i64,
+    pub born_host: &'a [u8],
+    pub flag: i32,
+    pub sys_flag: i32,
+    pub times: i32,
+    pub prepared: i64,
+}
+
+/// Takes the bytes of records.
+pub trait Records {
+    fn put(&mut self, bytes: &[u8]) -> PyResult<()>;
+}
+
+impl Records for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) -> PyResult<()> {
+        self.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// Room of a size that was computed before.
+pub struct Room<'a> {
+    pub bytes: &'a mut [u8],
+    pub used: usize,
+}
+
+impl Records for Room<'_> {
+    fn put(&mut self, bytes: &[u8]) -> PyResult<()> {
+        let end = self.used + bytes.len();
+        match self.bytes.get_mut(self.used..end) {
+            Some(room) => room.copy_from_slice(bytes),
+            None => return Err(refused("it is larger than computed")),
+        }
+        self.used = end;
+        Ok(())
+    }
 }
 
 /// Where records go, and what is common to all of a call.
-struct Writer<'a> {
-    records: Vec<u8>,
+pub struct Writer<'a, R> {
+    records: R,
     /// Of the next record; None once it does not fit its field.
     log_offset: Option<i64>,
     store_ms: i64,
@@ -83,6 +113,12 @@ fn has_hole(properties: &[u8]) -> bool {
     false
 }
 
+/// The size of a record whose hosts, topic, body and properties have these sizes.
+pub fn record_bytes(hosts: usize, topic: usize, body: usize, properties: usize) -> usize {
+    let topic = topic + 1 + usize::from(topic > TOPIC_BYTES_MAX_V1);
+    FIXED_BYTES - 2 * HOST_V4_BYTES + hosts + body + topic + 2 + properties
+}
+
 /// A queue offset that was counted up.
 fn in_range(queue_offset: Option<i64>) -> PyResult<i64> {
     queue_offset.ok_or_else(|| refused("queue offset out of range"))
@@ -100,7 +136,7 @@ fn store_host_of<'a, 'py>(host: &'a Bound<'py, PyAny>) -> PyResult<&'a [u8]> {
     Ok(host)
 }
 
-impl Writer<'_> {
+impl<R: Records> Writer<'_, R> {
     /// Appends one record; returns its log offset, size and tag code.
     fn write(
         &mut self,
@@ -124,47 +160,39 @@ impl Writer<'_> {
             )));
         }
         let is_long = topic.len() > TOPIC_BYTES_MAX_V1;
-        let size = FIXED_BYTES + message.born_host.len() + self.store_host.len()
-            - 2 * HOST_V4_BYTES
-            + message.body.len()
-            + 1
-            + usize::from(is_long)
-            + topic.len()
-            + 2
-            + properties_size;
+        let hosts = message.born_host.len() + self.store_host.len();
+        let size = record_bytes(hosts, topic.len(), message.body.len(), properties_size);
         let size = i32::try_from(size).map_err(|_| refused("it is too large"))?;
         let log_offset = self
             .log_offset
             .ok_or_else(|| refused("log offset out of range"))?;
         let out = &mut self.records;
-        out.extend_from_slice(&size.to_be_bytes());
-        out.extend_from_slice(&(if is_long { MAGIC_V2 } else { MAGIC_V1 }).to_be_bytes());
-        out.extend_from_slice(&body_crc(message.body).to_be_bytes());
-        out.extend_from_slice(&message.queue_id.to_be_bytes());
-        out.extend_from_slice(&message.flag.to_be_bytes());
-        out.extend_from_slice(&queue_offset.to_be_bytes());
-        out.extend_from_slice(&log_offset.to_be_bytes());
-        out.extend_from_slice(
-            &(message.sys_flag & !(BORN_V6 | STORE_V6) | host_bits).to_be_bytes(),
-        );
-        out.extend_from_slice(&message.born_ms.to_be_bytes());
-        out.extend_from_slice(message.born_host);
-        out.extend_from_slice(&self.store_ms.to_be_bytes());
-        out.extend_from_slice(self.store_host);
-        out.extend_from_slice(&message.times.to_be_bytes());
-        out.extend_from_slice(&message.prepared.to_be_bytes());
-        out.extend_from_slice(&(message.body.len() as i32).to_be_bytes());
-        out.extend_from_slice(message.body);
+        out.put(&size.to_be_bytes())?;
+        out.put(&(if is_long { MAGIC_V2 } else { MAGIC_V1 }).to_be_bytes())?;
+        out.put(&body_crc(message.body).to_be_bytes())?;
+        out.put(&message.queue_id.to_be_bytes())?;
+        out.put(&message.flag.to_be_bytes())?;
+        out.put(&queue_offset.to_be_bytes())?;
+        out.put(&log_offset.to_be_bytes())?;
+        out.put(&(message.sys_flag & !(BORN_V6 | STORE_V6) | host_bits).to_be_bytes())?;
+        out.put(&message.born_ms.to_be_bytes())?;
+        out.put(message.born_host)?;
+        out.put(&self.store_ms.to_be_bytes())?;
+        out.put(self.store_host)?;
+        out.put(&message.times.to_be_bytes())?;
+        out.put(&message.prepared.to_be_bytes())?;
+        out.put(&(message.body.len() as i32).to_be_bytes())?;
+        out.put(message.body)?;
         if is_long {
-            out.extend_from_slice(&(topic.len() as u16).to_be_bytes());
+            out.put(&(topic.len() as u16).to_be_bytes())?;
         } else {
-            out.push(topic.len() as u8);
+            out.put(&[topic.len() as u8])?;
         }
-        out.extend_from_slice(topic);
-        out.extend_from_slice(&(properties_size as u16).to_be_bytes());
-        out.extend_from_slice(message.properties);
+        out.put(topic)?;
+        out.put(&(properties_size as u16).to_be_bytes())?;
+        out.put(message.properties)?;
         if ended {
-            out.push(2);
+            out.put(&[2])?;
         }
         self.log_offset = log_offset.checked_add(i64::from(size));
         let names = find_names(message.properties);
@@ -246,9 +274,9 @@ fn push_key(keys: &mut Vec<u8>, hash: i32, log_offset: i64, store_ms: i64) {
 }
 
 /// The fields of a message tuple; the borrowed parts live as long as the tuple.
-struct Fields<'py> {
+pub struct Fields<'py> {
     topic: Bound<'py, PyString>,
-    body: Bound<'py, PyBytes>,
+    pub body: Bound<'py, PyBytes>,
     properties: Bound<'py, PyBytes>,
     born_host: Bound<'py, PyBytes>,
     numbers: (i32, i64, i32, i32, i32, i64),
@@ -278,14 +306,14 @@ fn bytes_item<'py>(
 }
 
 impl<'py> Fields<'py> {
-    fn of(item: &Bound<'py, PyAny>) -> PyResult<Fields<'py>> {
+    pub fn of(item: &Bound<'py, PyAny>) -> PyResult<Fields<'py>> {
         let tuple = Self::tuple(item)?;
         let flag = tuple.get_item(6)?.extract().map_err(refused)?;
         Self::with(tuple, bytes_item(tuple, 3, "properties")?, flag)
     }
 
-    /// What the messages of a batch share: each of them has properties and a flag of its own.
-    fn of_template(item: &Bound<'py, PyAny>) -> PyResult<Fields<'py>> {
+    /// The values that the messages of a batch share. Each has properties and a flag of its own.
+    pub fn of_template(item: &Bound<'py, PyAny>) -> PyResult<Fields<'py>> {
         Self::with(Self::tuple(item)?, PyBytes::new(item.py(), b""), 0)
     }
 
@@ -318,13 +346,13 @@ impl<'py> Fields<'py> {
         })
     }
 
-    fn topic(&self) -> PyResult<&str> {
+    pub fn topic(&self) -> PyResult<&str> {
         let topic = self.topic.to_str().map_err(refused)?;
         check_topic(topic.as_bytes())?;
         Ok(topic)
     }
 
-    fn message(&self) -> Message<'_> {
+    pub fn message(&self) -> Message<'_> {
         let (queue_id, born_ms, flag, sys_flag, times, prepared) = self.numbers;
         Message {
             queue_id,
@@ -340,57 +368,85 @@ impl<'py> Fields<'py> {
     }
 }
 
-type Encoded<'py, T> = (
+type Encoded<'py> = (
     Bound<'py, PyBytes>,
-    Vec<T>,
+    Vec<i64>,
     Vec<i64>,
     Bound<'py, PyList>,
     Bound<'py, PyBytes>,
 );
 
 /// The records of one call, and the units of the queues they go to.
-struct Append<'a> {
-    writer: Writer<'a>,
+pub struct Append<'a, R> {
+    writer: Writer<'a, R>,
     next_offsets: Vec<Option<i64>>,
-    units: Vec<Vec<u8>>,
+    pub units: Vec<Vec<u8>>,
 }
 
-impl<'a> Append<'a> {
-    fn of(
+/// The values all records of a call share.
+pub struct Place<'a> {
+    next_offsets: Vec<i64>,
+    log_offset: i64,
+    store_ms: i64,
+    pub store_host: &'a [u8],
+    with_keys: u8,
+}
+
+impl<'a> Place<'a> {
+    pub fn of(
         next_offsets: &Bound<'_, PyAny>,
         log_offset: &Bound<'_, PyAny>,
         store_ms: &Bound<'_, PyAny>,
         store_host: &'a Bound<'_, PyAny>,
         with_keys: u8,
-    ) -> PyResult<Append<'a>> {
-        let next_offsets: Vec<i64> = next_offsets.extract().map_err(refused)?;
-        Ok(Append {
-            units: vec![Vec::new(); next_offsets.len()],
-            next_offsets: next_offsets.into_iter().map(Some).collect(),
-            writer: Writer {
-                records: Vec::new(),
-                log_offset: Some(long(log_offset)?),
-                store_ms: long(store_ms)?,
-                store_host: store_host_of(store_host)?,
-                with_keys,
-                keys: Vec::new(),
-            },
+    ) -> PyResult<Place<'a>> {
+        Ok(Place {
+            next_offsets: next_offsets.extract().map_err(refused)?,
+            log_offset: long(log_offset)?,
+            store_ms: long(store_ms)?,
+            store_host: store_host_of(store_host)?,
+            with_keys,
         })
     }
 
-    /// Makes room for so many records with so many bytes that differ.
-    fn reserve(&mut self, count: usize, bytes: usize) {
-        let fixed = FIXED_BYTES + 2 * HOST_V6_MORE_BYTES + 8;
-        self.writer
-            .records
-            .reserve(count.saturating_mul(fixed).saturating_add(bytes));
-        if self.writer.with_keys > 0 {
-            self.writer.keys.reserve(2 * count * KEY_BYTES);
+    pub fn queue_count(&self) -> usize {
+        self.next_offsets.len()
+    }
+}
+
+impl<'a, R: Records> Append<'a, R> {
+    /// With room for the keys of so many records.
+    pub fn new(place: Place<'a>, records: R, count: usize) -> Append<'a, R> {
+        let keys = if place.with_keys > 0 {
+            2 * count * KEY_BYTES
+        } else {
+            0
+        };
+        Append {
+            units: vec![Vec::new(); place.next_offsets.len()],
+            next_offsets: place.next_offsets.into_iter().map(Some).collect(),
+            writer: Writer {
+                records,
+                log_offset: Some(place.log_offset),
+                store_ms: place.store_ms,
+                store_host: place.store_host,
+                with_keys: place.with_keys,
+                keys: Vec::with_capacity(keys),
+            },
         }
     }
 
-    /// Appends one message; returns its log offset and queue offset.
-    fn add(&mut self, topic: &str, message: &Message<'_>, slot: usize) -> PyResult<(i64, i64)> {
+    pub fn into_parts(self) -> (R, Vec<Vec<u8>>, Vec<u8>) {
+        (self.writer.records, self.units, self.writer.keys)
+    }
+
+    /// Appends one message; returns its log offset, its size and its queue offset.
+    pub fn add(
+        &mut self,
+        topic: &str,
+        message: &Message<'_>,
+        slot: usize,
+    ) -> PyResult<(i64, i32, i64)> {
         let next = self
             .next_offsets
             .get_mut(slot)
@@ -402,23 +458,7 @@ impl<'a> Append<'a> {
             push_unit(&mut self.units[slot], offset, size, code);
             *next = queue_offset.checked_add(1);
         }
-        Ok((offset, queue_offset))
-    }
-
-    fn encoded<'py, T>(
-        self,
-        py: Python<'py>,
-        log_offsets: Vec<T>,
-        queue_offsets: Vec<i64>,
-    ) -> PyResult<Encoded<'py, T>> {
-        let units = PyList::new(py, self.units.iter().map(|each| PyBytes::new(py, each)))?;
-        Ok((
-            PyBytes::new(py, &self.writer.records),
-            log_offsets,
-            queue_offsets,
-            units,
-            PyBytes::new(py, &self.writer.keys),
-        ))
+        Ok((offset, size, queue_offset))
     }
 }
 
@@ -447,120 +487,28 @@ fn encode_records<'py>(
     store_ms: &Bound<'py, PyAny>,
     store_host: &Bound<'py, PyAny>,
     with_keys: u8,
-) -> PyResult<Encoded<'py, i64>> {
+) -> PyResult<Encoded<'py>> {
     let count = messages.len()?;
     let slots = slots_of(slots, count)?;
-    let mut append = Append::of(next_offsets, log_offset, store_ms, store_host, with_keys)?;
-    append.reserve(count, 128 * count);
+    let place = Place::of(next_offsets, log_offset, store_ms, store_host, with_keys)?;
+    let mut append = Append::new(place, Vec::with_capacity(count * 256), count);
     let (mut log_offsets, mut queue_offsets) =
         (Vec::with_capacity(count), Vec::with_capacity(count));
     for (at, slot) in slots.into_iter().enumerate() {
         let fields = Fields::of(&messages.get_item(at)?)?;
-        let (offset, queue_offset) =
+        let (offset, _, queue_offset) =
             append.add(fields.topic()?, &fields.message(), slot_of(slot)?)?;
         log_offsets.push(offset);
         queue_offsets.push(queue_offset);
     }
-    append.encoded(py, log_offsets, queue_offsets)
-}
-
-#[pyfunction]
-#[allow(clippy::too_many_arguments)] // the signature of the plain twin
-fn encode_sends<'py>(
-    py: Python<'py>,
-    messages: &Bound<'py, PySequence>,
-    slots: &Bound<'py, PySequence>,
-    next_offsets: &Bound<'py, PyAny>,
-    log_offset: &Bound<'py, PyAny>,
-    store_ms: &Bound<'py, PyAny>,
-    store_host: &Bound<'py, PyAny>,
-    with_keys: u8,
-) -> PyResult<Encoded<'py, Vec<i64>>> {
-    let count = messages.len()?;
-    let slots = slots_of(slots, count)?;
-    let mut append = Append::of(next_offsets, log_offset, store_ms, store_host, with_keys)?;
-    let mut sends = Vec::with_capacity(count);
-    let (mut records, mut bytes) = (0, 0);
-    for (at, slot) in slots.into_iter().enumerate() {
-        let item = messages.get_item(at)?;
-        // Of a batch the slot is given as its complement.
-        let is_batch = slot < 0;
-        let fields = if is_batch {
-            Fields::of_template(&item)?
-        } else {
-            Fields::of(&item)?
-        };
-        let entries = if is_batch {
-            count_entries(fields.body.as_bytes())
-        } else {
-            1
-        };
-        records += entries;
-        bytes += entries * fields.topic()?.len()
-            + fields.body.as_bytes().len()
-            + fields.properties.as_bytes().len();
-        sends.push((fields, is_batch, if is_batch { !slot } else { slot }));
-    }
-    append.reserve(records, bytes);
-    let (mut log_offsets, mut queue_offsets) =
-        (Vec::with_capacity(count), Vec::with_capacity(count));
-    for (fields, is_batch, slot) in &sends {
-        let (topic, slot) = (fields.topic()?, slot_of(*slot)?);
-        let (offsets, first) = if *is_batch {
-            add_batch(&mut append, topic, &fields.message(), slot)?
-        } else {
-            let (offset, queue_offset) = append.add(topic, &fields.message(), slot)?;
-            (vec![offset], queue_offset)
-        };
-        log_offsets.push(offsets);
-        queue_offsets.push(first);
-    }
-    append.encoded(py, log_offsets, queue_offsets)
-}
-
-/// How many entries the body of a batch has, to reserve room; the body may be damaged.
-fn count_entries(data: &[u8]) -> usize {
-    let (mut count, mut position) = (0, 0);
-    while let Some(size) = i32_at(data, position) {
-        count += 1;
-        match usize::try_from(size) {
-            Ok(size) if size >= BATCH_ENTRY_BYTES => position += size,
-            _ => break,
-        }
-    }
-    count
-}
-
-/// Appends the messages in the body of a batch; returns their log offsets and the queue offset of the first.
-fn add_batch(
-    append: &mut Append<'_>,
-    topic: &str,
-    shared: &Message<'_>,
-    slot: usize,
-) -> PyResult<(Vec<i64>, i64)> {
-    let data = shared.body;
-    if data.is_empty() {
-        return Err(RecordError::new_err("the batch is empty"));
-    }
-    let (mut offsets, mut first, mut position) = (Vec::new(), 0, 0);
-    while position < data.len() {
-        let entry = split_entry(data, position).map_err(|reason| {
-            RecordError::new_err(format!("batch entry {}: {reason}", offsets.len()))
-        })?;
-        let message = Message {
-            body: entry.body,
-            properties: entry.properties,
-            flag: entry.flag,
-            ..*shared
-        };
-        let (offset, queue_offset) = append.add(topic, &message, slot)?;
-        if offsets.is_empty() {
-            first = queue_offset;
-        }
-        offsets.push(offset);
-        position = entry.end;
-    }
-    Ok((offsets, first))
+    let (records, units, keys) = append.into_parts();
+    Ok((
+        PyBytes::new(py, &records),
+        log_offsets,
+        queue_offsets,
+        PyList::new(py, units.iter().map(|each| PyBytes::new(py, each)))?,
+        PyBytes::new(py, &keys),
+    ))
 }
 
 #[pyfunction]
@@ -589,14 +537,14 @@ fn encode_record<'py>(
     Ok(PyBytes::new(py, &writer.records))
 }
 
-struct Entry<'a> {
-    flag: i32,
-    body: &'a [u8],
-    properties: &'a [u8],
-    end: usize,
+pub struct Entry<'a> {
+    pub flag: i32,
+    pub body: &'a [u8],
+    pub properties: &'a [u8],
+    pub end: usize,
 }
 
-fn split_entry(data: &[u8], position: usize) -> Result<Entry<'_>, String> {
+pub fn split_entry(data: &[u8], position: usize) -> Result<Entry<'_>, String> {
     let start = position + BATCH_ENTRY_BYTES;
     let (size, flag, body_size) = match (
         i32_at(data, position),
@@ -1044,7 +992,6 @@ fn record_starts<'py>(
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(record_starts, module)?)?;
     module.add_function(wrap_pyfunction!(encode_records, module)?)?;
-    module.add_function(wrap_pyfunction!(encode_sends, module)?)?;
     module.add_function(wrap_pyfunction!(encode_record, module)?)?;
     module.add_function(wrap_pyfunction!(walk_records, module)?)?;
     module.add_function(wrap_pyfunction!(dispatch_records, module)?)?;

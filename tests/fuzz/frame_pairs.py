@@ -12,7 +12,7 @@ from tests.unit.wire.recorded import recorded_frames
 
 from orbitmq.codes import SerializeType
 from orbitmq.kernel.plain import frames as plain
-from orbitmq.kernel.plain.frames import SendAnswer, SendOrigin, SendTarget
+from orbitmq.kernel.plain.frames import SendOrigin, SendTarget
 from orbitmq.wire.frame import encode_request, encode_response
 
 _KEYS = ("7F0000014676C0DEE0B0000000000001", "FD00" * 14, "k\u00e9y", "")
@@ -105,23 +105,6 @@ def _text(rng: random.Random) -> str:
     return mutate(rng, rng.choice(_texts()), _texts())[:60].decode("utf-8", "replace")
 
 
-def _answers(rng: random.Random) -> tuple[Any, ...]:
-    answers = [
-        SendAnswer(
-            rng.randrange(2),
-            rng.choice((0, 1, 10, 11, 32_767)),
-            rng.randrange(-(2**31), 2**31),
-            rng.randrange(-1, 2**31),
-            rng.randrange(2 ** rng.randrange(1, 63)),
-            [rng.randrange(2 ** rng.randrange(1, 63)) for _ in range(rng.randrange(1, 4))],
-            mutate(rng, rng.choice(_texts()), _texts())[:200],
-            rng.choice(("", _text(rng))),
-        )
-        for _ in range(rng.randrange(3))
-    ]
-    return (answers, rng.randbytes(rng.choice((8, 20))), _text(rng), rng.random() < 0.5)
-
-
 def _fields(rng: random.Random) -> tuple[Any, ...]:
     origin = SendOrigin(_text(rng), _text(rng), rng.randrange(2**31))
     target = SendTarget(_text(rng), _text(rng), rng.randrange(2**31))
@@ -134,7 +117,6 @@ FUNCTIONS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "read_send": _send,
     "read_send_answer": _answer,
     "stored_properties": _properties,
-    "encode_send_answers": _answers,
     "encode_send_fields": _fields,
 }
 """The functions both kernels have, and the arguments of one damaged call."""

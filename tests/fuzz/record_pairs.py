@@ -126,15 +126,6 @@ def _batch_body(rng: random.Random) -> Any:
     return rng.choice((None, 7, "text", b"")) if rng.random() < 0.01 else body
 
 
-def _encode_sends(rng: random.Random) -> tuple[Any, ...]:
-    messages, slots, *rest = _encode_records(rng)
-    for at in range(min(len(messages), len(slots))):
-        if rng.random() < 0.5:
-            messages[at] = _message(rng, _batch_body(rng))
-            slots[at] = ~slots[at]
-    return (messages, slots, *rest)
-
-
 def _encode_record(rng: random.Random) -> tuple[Any, ...]:
     return (_message(rng, _body(rng)), _long(rng), _long(rng), _long(rng), _host(rng))
 
@@ -250,7 +241,6 @@ FUNCTIONS: dict[str, Callable[[random.Random], tuple[Any, ...]]] = {
     "dispatch_records": _dispatch,
     "encode_record": _encode_record,
     "encode_records": _encode_records,
-    "encode_sends": _encode_sends,
     "find_property": _find_property,
     "hash_keys": _hash_keys,
     "java_hash_bytes": _one_text,

@@ -331,9 +331,9 @@ class Broker:
     async def _serve(self, routes: list[Route | RawRoute], ports: BrokerPorts) -> None:
         reasons = refusals(RequestServer.BROKER, {int(route.code) for route in routes})
         sends = (self._send.read_ended, self.security.guard, self._handlers.append_pending)
-        pulls = PullRuns(self._pull, self.store.reader, sends[1])
-        self.main_router = Router(routes, reasons, *sends, pulls.runs() | self._pop.runs(sends[1]))
-        fast = Router([route for route in routes if route.fast_port], reasons, *sends)
+        pulls, accept = PullRuns(self._pull, self.store.reader, sends[1]), self._send.accept
+        self.main_router = Router(routes, reasons, *sends, pulls.runs() | self._pop.runs(sends[1]), accept)
+        fast = Router([route for route in routes if route.fast_port], reasons, *sends, {}, accept)
         self._server = Server(
             [
                 Listener(self.config.bind_host, 0, router, bound)

@@ -14,6 +14,7 @@ from orbitmq.kernel.plain.pops import *
 from orbitmq.kernel.plain.pulls import *
 from orbitmq.kernel.plain.records import *
 from orbitmq.kernel.plain.select import *
+from orbitmq.kernel.plain.sends import *
 
 # isort: split
 from orbitmq.kernel.chosen import *  # compiled functions, in place of the plain ones

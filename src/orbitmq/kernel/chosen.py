@@ -13,19 +13,22 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any, Final
 
-API: Final = 15
+API: Final = 16
 """Version of the functions below, their signatures and their results; ``kernel/src/lib.rs`` has the same number."""
 
 
 def _interface() -> Mapping[str, Callable[..., Any]]:
-    """Returns the functions of the plain kernel, and its one compiled class."""
-    modules = ("answers", "columns", "frames", "hashes", "index", "pops", "pulls", "records", "select")
+    """Returns the functions of the plain kernel, and its compiled classes."""
+    modules = (
+        *("answers", "columns", "frames", "hashes", "index", "pops", "pulls", "records", "select"),
+        "sends",
+    )
     listed = (
         (name, getattr(module, name))
         for module in (import_module(f"orbitmq.kernel.plain.{each}") for each in modules)
         for name in module.__all__
     )
-    return {name: value for name, value in listed if isfunction(value) or name == "Filter"}
+    return {name: value for name, value in listed if isfunction(value) or name in ("Filter", "Sends")}
 
 
 def _load(wanted: str) -> ModuleType | None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from orbitmq.codes import Property
 from orbitmq.errors import CorruptionError
+from orbitmq.kernel import Sends
 from orbitmq.record.scan import EndKind, scan
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, FileSystem
@@ -37,7 +38,7 @@ from orbitmq.store.maintenance.write_fault import WriteFault
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
 from orbitmq.store.queues.extensions import Bitmap
 from orbitmq.store.read.reader import QueueReader
-from orbitmq.store.types import Appended, AppendedSend, Arrival, FlushMode, IndexUpdate, NewMessage
+from orbitmq.store.types import Appended, Arrival, FlushMode, IndexUpdate, NewMessage, PutSends
 from orbitmq.store.write.appender import Appender
 from orbitmq.store.write.replayer import Replayer
 
@@ -135,11 +136,8 @@ class MessageStore:
         """Store one message, immediately visible to readers. If it raises ``StoreError``, nothing was stored."""
         self.append_batch: Callable[[Sequence[NewMessage]], list[Appended]] = self._appender.append_batch
         """Store all messages or none, in order, with one write. Raises like ``append``."""
-        self.append_sends: Callable[[Sequence[NewMessage], Sequence[bool]], list[AppendedSend]] = (
-            self._appender.append_sends
-        )
-        """Store all sends or none, in order, with one write. ``True`` marks a batch: its body holds the entries a
-        producer sends (see ``record.batch``), and its messages share everything but flag, body and properties.
+        self.append_sends: Callable[[Sequence[Sends]], PutSends] = self._appender.append_sends
+        """Store all sends or none, in order, with one write. Each value notes where its sends are.
 
         Raises like ``append``, and ``RecordError`` for a lone batch that is malformed.
         """

@@ -13,10 +13,10 @@ from orbitmq.kernel.layout import SLICE
 
 __all__ = [
     "Appended",
-    "AppendedSend",
     "FlushMode",
     "IndexUpdate",
     "NewMessage",
+    "PutSends",
     "ReadResult",
     "ReadStatus",
     "SegmentInfo",
@@ -39,16 +39,9 @@ class Appended(msgspec.Struct, gc=False):
     store_timestamp_ms: int
 
 
-class AppendedSend(msgspec.Struct, gc=False):
-    """The positions of a stored message, or of a batch's messages, which are adjacent in log and queue."""
-
-    log_offsets: list[int]
-    end: int
-    """Log offset after the last message."""
-    queue_offset: int
-    """Queue offset of the first message."""
-    store_timestamp_ms: int
-
+PutSends = list[tuple[tuple[str, int], tuple[int, int, int]]]
+"""What an append of sends stored: by topic and queue id the number of messages, their size and the number of
+sends."""
 
 Arrival = Callable[[str, int], object]
 """Called with the topic and id of a queue that has new messages."""

@@ -12,11 +12,10 @@ anyway; busy-waiting for it was measured to cost a tenth of a pull.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
-from orbitmq.wire.frame import Frame
+from orbitmq.wire.frame import Request
 
 __all__ = ["BusyWait"]
 
@@ -42,10 +41,15 @@ class BusyWait:
         self._until = 0.0
         self._misses = self._skip = 0
 
-    def served(self, connection: object, frames: Sequence[Frame]) -> None:
-        """Note that a read of ``connection`` brought these requests and that they were served."""
+    def served(self, connection: object, only: Request | None) -> None:
+        """Note that a read of ``connection`` was served. ``only`` is its request if it brought a single one."""
         # Hot path: once per read.
-        if len(frames) != 1 or id(connection) != self._last or frames[0].code not in self._codes:
+        if (
+            only is None
+            or id(connection) != self._last
+            or only.code not in self._codes
+            or only.request_count != 1
+        ):
             self._last = id(connection)
             self._in_a_row = 0
             return

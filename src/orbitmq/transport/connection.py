@@ -29,10 +29,12 @@ import ssl
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from operator import attrgetter, length_hint
 from typing import Any, Final, cast
 
 from orbitmq.codes import ResponseCode, SerializeType
 from orbitmq.errors import ConnectionLostError, RequestTimeoutError
+from orbitmq.kernel import Sends
 from orbitmq.runtime.stalls import HOLD_S, STALLS, monotonic
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.transport.busy_wait import BusyWait
@@ -43,6 +45,7 @@ from orbitmq.wire.frame import (
     FRAME_BYTES_MAX,
     Frame,
     FrameDecoder,
+    Request,
     encode_binary_request,
     encode_oneway,
     encode_request,
@@ -59,6 +62,9 @@ _FRAME_OVERHEAD_BYTES: Final = 256
 _PROGRESS_BYTES: Final = 16 * 1024
 """A connection that receives this much of a frame is active."""
 """Rough memory cost of a decoded frame, excluding its bytes."""
+_count = attrgetter("request_count")
+_SENDS_MAX: Final = 64
+"""Plain sends that are taken together: enough to share their cost, few enough to cut a read into turns."""
 _STOP_S: Final = 0.1
 """A turn this late means that the process was stopped, unless the previous turn was late too."""
 
@@ -72,9 +78,11 @@ class ConnectionLimits:
     write_limit_bytes: int = 64 * 1024 * 1024
     backlog_bytes: int = 256 * 1024
     """Size of requests kept for a later turn or until the peer reads its answers."""
-    turn_bytes: int = 128 * 1024
-    """Size of one connection's requests served in one turn of the loop: about 200 sends of 128 bytes, 2 ms."""
+    turn_bytes: int = 512 * 1024
+    """Size of one connection's requests served in one turn of the loop; two reads of the socket, whatever they
+    bring."""
     turn_requests: int = 256
+    """Number of the requests of a read that are served in one turn: about 1 ms of sends."""
     calls: int = 65_535
     """Maximum number of our calls awaiting an answer."""
     slow_requests: int = 1_000
@@ -111,6 +119,7 @@ class Connection(asyncio.Protocol):
         "_planned_at",
         "_received_at",
         "_router",
+        "_sends_max",
         "_server_tls",
         "_silent_since",
         "_slow_count",
@@ -154,13 +163,14 @@ class Connection(asyncio.Protocol):
         self._on_open = on_open
         self._on_close = on_close
         self._decoder = FrameDecoder(limits.frame_bytes)
+        self._sends_max = 0 if router.sends is None else min(_SENDS_MAX, limits.turn_requests)
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._collecting = False
         self._flush_planned = False
         self._write_paused = False
-        self._backlog: deque[Frame] = deque()
+        self._backlog: deque[Request] = deque()
         self._backlog_bytes = 0
         self._backlog_planned = False
         self._kept_at: deque[tuple[float, int]] = deque()
@@ -228,19 +238,22 @@ class Connection(asyncio.Protocol):
             return
         if self._tls is not None:
             data = self._decrypt(data)
-        frames = self._decoder.feed(data)
+        frames = self._decoder.requests(data, self._sends_max)
         if frames:
             self.last_active = self._received_at
+            only = frames[0] if len(frames) == 1 else None
             self._turn_left -= len(data)
             if self._write_paused or self._backlog:
                 self._keep(frames, len(data))
-            elif self._turn_left > 0 and len(frames) <= self._limits.turn_requests:
+            elif self._turn_left > 0 and (
+                only is not None or sum(map(_count, frames)) <= self._limits.turn_requests
+            ):
                 self._serve(frames)
             else:
                 self._keep(frames, len(data))
                 self._plan_turn()
             if self.busy_wait is not None:
-                self.busy_wait.served(self, frames)
+                self.busy_wait.served(self, only)
         else:
             self._note_progress()
         if self.held is not None:
@@ -263,7 +276,7 @@ class Connection(asyncio.Protocol):
         if self._backlog:
             # Until now the peer's own failure to read caused the wait.
             self._kept_at.clear()
-            self._kept_at.append((self._loop.time(), len(self._backlog)))
+            self._kept_at.append((self._loop.time(), sum(map(_count, self._backlog))))
         # Not from within the transport's write, because serving the backlog writes again.
         self._plan_turn()
 
@@ -282,15 +295,22 @@ class Connection(asyncio.Protocol):
 
     # -- the peer's requests ---------------------------------------------------------------------------
 
-    def _serve(self, frames: list[Frame]) -> None:
-        dispatch = self._router.dispatch
+    def _serve(self, frames: list[Request]) -> None:
+        router = self._router
+        dispatch = router.dispatch
         began = monotonic()
         self._collecting = True
         pause_bytes = self._limits.write_pause_bytes
         # A lone request costs less on its own.
-        if len(frames) > 1 and frames[0].code in self._router.runs:
+        if len(frames) > 1 and frames[0].code in router.runs:
             frames = self._serve_runs(frames)
-        for index, frame in enumerate(frames):
+        requests = iter(frames)
+        for frame in requests:
+            if isinstance(frame, Sends):
+                if router.sends is None or not router.sends(frame, self):
+                    at = len(frames) - length_hint(requests)
+                    frames[at:at] = frame.frames()  # they are next
+                continue
             if frame.flag & _RESPONSE:
                 self._complete(frame)
                 continue
@@ -301,29 +321,33 @@ class Connection(asyncio.Protocol):
                 if self._out_bytes >= pause_bytes:
                     self._flush()
                     if self._write_paused:
-                        self._keep_first(frames[index + 1 :])
+                        self._keep_first(list(requests))
                         break
-        after_read = self._router.after_read
+        after_read = router.after_read
         if after_read is not None:
-            after_read()
+            try:
+                after_read()
+            except Exception:  # a bug here must not interrupt the processing of a read
+                logger.exception("callback after a read failed peer=%s", self.remote_text)
         self._collecting = False
         self._flush()
         held_s = monotonic() - began
         if held_s > HOLD_S:
             self._note_stall(frames, held_s)
 
-    def _serve_runs(self, frames: list[Frame]) -> list[Frame]:
+    def _serve_runs(self, frames: list[Request]) -> list[Request]:
         """Serve the runs of requests at the start of a read. Returns the other frames, or none if the peer stopped
         reading."""
         runs = self._router.runs
+        single = cast("list[Frame]", frames)  # a run server stops at plain sends, which have another code
         at, count = 0, len(frames)
         while at < count:
-            frame = frames[at]
+            frame = single[at]
             serve = runs.get(frame.code)
             if serve is None or frame.flag & _RESPONSE:
                 break
             try:
-                answer, end = serve(frames, at, self)
+                answer, end = serve(single, at, self)
             except Exception:  # a bug here must not leave a read half served
                 logger.exception("requests not served together code=%d peer=%s", frame.code, self.remote_text)
                 end = at
@@ -341,22 +365,22 @@ class Connection(asyncio.Protocol):
                         return []
         return frames[at:]
 
-    def _note_stall(self, frames: list[Frame], held_s: float) -> None:
+    def _note_stall(self, frames: list[Request], held_s: float) -> None:
         codes = Counter(frame.code for frame in frames if not frame.flag & _RESPONSE).most_common(1)
         # A read may contain only answers to our own calls.
         name = f"request-{codes[0][0]}" if codes else "answers"
         STALLS.note(name, held_s, f"frames={len(frames)} peer={self.remote_text}")
 
-    def _keep(self, frames: list[Frame], size_bytes: int) -> None:
+    def _keep(self, frames: list[Request], size_bytes: int) -> None:
         """Keep requests for a later turn, or until the peer reads its answers. Answers to our calls are never
         kept."""
-        before = len(self._backlog)
+        kept = 0
         for frame in frames:
             if frame.flag & _RESPONSE:
-                self._complete(frame)
+                self._complete(cast(Frame, frame))
             else:
                 self._backlog.append(frame)
-        kept = len(self._backlog) - before
+                kept += _count(frame)
         if not kept:
             return
         self._kept_at.append((self._loop.time(), kept))
@@ -364,14 +388,14 @@ class Connection(asyncio.Protocol):
         if self._backlog_bytes >= self._limits.backlog_bytes and self._transport is not None:
             self._transport.pause_reading()
 
-    def _keep_first(self, frames: list[Frame]) -> None:
+    def _keep_first(self, frames: list[Request]) -> None:
         """Requeue the requests being served when the peer stopped reading."""
         waiting = list(self._backlog)
         self._backlog.clear()
         self._kept_at.clear()
         self._backlog_bytes = 0
         both = frames + waiting
-        self._keep(both, sum(len(frame.body) + len(frame.ext_raw) for frame in both))
+        self._keep(both, sum(map(_size, both)))
 
     def _plan_turn(self) -> None:
         if not self._backlog_planned:
@@ -400,7 +424,7 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    def _next_piece(self) -> list[Frame]:
+    def _next_piece(self) -> list[Request]:
         """Returns the requests of one turn, oldest first, and records how long the oldest has waited."""
         backlog, kept_at = self._backlog, self._kept_at
         now = self._loop.time()
@@ -410,9 +434,15 @@ class Connection(asyncio.Protocol):
         self._late_turn = late_s > _STOP_S
         self.waited_s = max(0.0, now - kept_at[0][0])
         # Estimated from their mean size, because the cost of a turn need not be exact.
-        fitting = len(backlog) * self._limits.turn_bytes // max(1, self._backlog_bytes)
-        count = min(len(backlog), self._limits.turn_requests, max(1, fitting))
-        self._backlog_bytes -= self._backlog_bytes * count // len(backlog)
+        total = sum(kept for _, kept in kept_at)
+        fitting = total * self._limits.turn_bytes // max(1, self._backlog_bytes)
+        most = min(self._limits.turn_requests, fitting)
+        piece = [backlog.popleft()]
+        count = _count(piece[0])
+        while backlog and count + _count(backlog[0]) <= most:
+            count += _count(backlog[0])
+            piece.append(backlog.popleft())
+        self._backlog_bytes -= self._backlog_bytes * count // total
         left = count
         while left:
             at, kept = kept_at.popleft()
@@ -420,7 +450,7 @@ class Connection(asyncio.Protocol):
                 kept_at.appendleft((at, kept - left))
                 break
             left -= kept
-        return [backlog.popleft() for _ in range(count)]
+        return piece
 
     def start_slow_request(self, frame: Frame, answer: Awaitable[Answer]) -> bytes | None:
         """Run an ``async`` handler, or refuse the request if too many are running for this peer."""
@@ -629,7 +659,10 @@ class Connection(asyncio.Protocol):
         if transport is None or self.closed:
             return
         if self._router.before_close is not None:
-            self._router.before_close()
+            try:
+                self._router.before_close()
+            except Exception:  # a bug here must not keep the connection open
+                logger.exception("callback before a close failed peer=%s", self.remote_text)
         self._flush()
         self.closed = True
         self._fail_calls()
@@ -704,6 +737,12 @@ class Connection(asyncio.Protocol):
             if self._write_paused:
                 self._check_unsent()
         return plain
+
+
+def _size(request: Request) -> int:
+    if isinstance(request, Sends):
+        return request.size_bytes
+    return len(request.body) + len(request.ext_raw)
 
 
 def request_fields(header: Header | None, ext: dict[str, str] | None) -> dict[str, str] | None:

@@ -19,6 +19,7 @@ import msgspec
 
 from orbitmq.codes import FrameFlag, ResponseCode
 from orbitmq.errors import BrokerError, RemoteProtocolError
+from orbitmq.kernel import Sends
 from orbitmq.wire.frame import Frame, encode_response
 from orbitmq.wire.header import Header, decode_header, encode_ext
 
@@ -36,6 +37,7 @@ __all__ = [
     "Route",
     "Router",
     "RunServer",
+    "SendServer",
     "encode_reply",
 ]
 
@@ -95,6 +97,11 @@ answers that can be sent now, if any, and the index of the first frame not serve
 server raises, the first request is dispatched on its own."""
 
 
+SendServer = Callable[[Sends, "Connection"], bool]
+"""Takes the plain sends of a read, and answers them later. False when each must be dispatched on its own. Never
+raises."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """A typed route."""
@@ -147,14 +154,14 @@ class Router:
     requests are answered first."""
     runs: Mapping[int, RunServer] = field(default_factory=dict)
     """Servers of consecutive requests of a read by code, with the same answers and guard as their routes."""
+    sends: SendServer | None = None
+    """Takes consecutive plain sends of a read together, with the same result as their route."""
     _handlers: dict[int, RawHandler] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.routes = tuple(self.routes)
-        if self.after_read is not None:
-            self.after_read = _guarded(self.after_read)
-        if self.before_close is not None:
-            self.before_close = _guarded(self.before_close)
+        if self.guard is not None:
+            self.sends = None  # a guard checks whole requests, such as their signatures
         for route in self.routes:
             if route.code in self._handlers or route.code in self.unsupported:
                 raise ValueError(f"request code {route.code} is routed twice")
@@ -182,16 +189,6 @@ class Router:
     def _unknown(self, code: int) -> str:
         reason = self.unsupported.get(code, "unknown to this server")
         return f" request type {code} not supported: {reason}"
-
-
-def _guarded(work: Callable[[], None]) -> Callable[[], None]:
-    def run() -> None:
-        try:
-            work()
-        except Exception:  # a bug here must not interrupt the processing of a read
-            logger.exception("callback after a read failed work=%s", getattr(work, "__qualname__", work))
-
-    return run
 
 
 def refuse(frame: Frame, code: int, remark: str) -> bytes | None:

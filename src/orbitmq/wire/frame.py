@@ -14,13 +14,13 @@ Corresponds to Apache's RemotingCommand and its length-field decoder. The bytes 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias, cast
 
 import msgspec
 
 from orbitmq.codes import FrameFlag, LanguageCode, SerializeType, Version
 from orbitmq.errors import FrameError
-from orbitmq.kernel import Frame, split_frames
+from orbitmq.kernel import Frame, Sends, split_frames, split_requests
 from orbitmq.kernel.layout import BINARY_FIXED, BINARY_MIN, FRAME_LENGTH, FRAME_PREFIX
 from orbitmq.kernel.plain.frames import encode_binary_fields
 
@@ -28,6 +28,7 @@ __all__ = [
     "FRAME_BYTES_MAX",
     "Frame",
     "FrameDecoder",
+    "Request",
     "encode_binary_fields",
     "encode_binary_request",
     "encode_frame",
@@ -39,6 +40,9 @@ __all__ = [
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest frame including its length field; the limit of Apache's peers."""
+
+Request: TypeAlias = Frame | Sends
+"""One request or response, or plain sends that follow each other."""
 
 _ROCKETMQ_WORD: Final = int(SerializeType.ROCKETMQ) << 24
 _LANGUAGE_NAMES: Final = {code.value: code.name for code in LanguageCode}
@@ -104,6 +108,10 @@ class FrameDecoder:
 
     def feed(self, data: bytes) -> list[Frame]:
         """All whole frames up to the end of ``data``, in order. Never raises; see ``error``."""
+        return cast("list[Frame]", self.requests(data, 0))
+
+    def requests(self, data: bytes, sends_max: int) -> list[Request]:
+        """Like ``feed``, with up to ``sends_max`` plain sends that follow each other as one value."""
         if self.error is not None:
             return []
         if self._buffer:
@@ -113,12 +121,12 @@ class FrameDecoder:
                 return []
             data = b"".join((self._buffer, data))
             self._buffer.clear()
-        frames, end, self._needed, error = split_frames(data, self._frame_bytes_max)
+        found, end, self._needed, error = split_requests(data, self._frame_bytes_max, sends_max)
         if error:
             self.error = FrameError(error + _foreign_protocol(data[end : end + 4]))
         elif end < len(data):
             self._buffer += data[end:] if end else data
-        return frames
+        return found
 
 
 def _encode(

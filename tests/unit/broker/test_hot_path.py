@@ -56,13 +56,13 @@ SUBSCRIPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 BUDGETS: Final = {
     # workload: (first request of a read, each further one), rounded up to tens
-    "pull": (1220, 280),
-    "pull by tags": (1350, 380),
-    "pull by SQL": (1390, 370),
-    "pop": (3460, 1640),
-    "ack": (910, 180),
-    "send": (1590, 710),
-    "batch of 32": (1610, 770),
+    "pull": (1240, 280),
+    "pull by tags": (1370, 380),
+    "pull by SQL": (1410, 380),
+    "pop": (3480, 1640),
+    "ack": (930, 180),
+    "send": (1320, 260),
+    "batch of 32": (1320, 310),
 }
 
 

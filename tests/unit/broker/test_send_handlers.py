@@ -16,13 +16,14 @@ from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.quotas import LimitsConfig
 from orbitmq.broker.tables.queue_locks import QueueLocks
 from orbitmq.codes import ResponseCode, SerializeType
+from orbitmq.kernel import Sends
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.route import MessageQueue
 from orbitmq.model.topic import TopicConfig
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import UniqueKeys
-from orbitmq.store.types import AppendedSend, FlushMode, NewMessage
+from orbitmq.store.types import FlushMode, PutSends
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import Router
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_oneway, encode_request
@@ -34,7 +35,9 @@ KEY = "7F0000014676C0DEE0B0588B00000001"
 class Sender:
     """A world with the send path in it, and one producer."""
 
-    def __init__(self, directory: Path, **options: object) -> None:
+    def __init__(self, directory: Path, *, together: bool = True, **options: object) -> None:
+        """``together``: the plain sends of a read are taken as one value, as without access control."""
+        self.sends_max = 64 if together else 0
         self.world = World(directory, **options)
         self.world.topic("T", queues=4)
         clock = self.world.clock
@@ -71,9 +74,14 @@ class Sender:
         """One socket read of requests; the answers in the order they were sent."""
         self.fake.sent.clear()
         immediate = []
-        for request in requests:
-            for frame in FrameDecoder().feed(request):
-                answer = self.router.dispatch(frame, self.connection)
+        frames: list[Frame] = []
+        for found in FrameDecoder().requests(b"".join(requests), self.sends_max):
+            if isinstance(found, Frame):
+                frames.append(found)
+            elif not self.handlers.accept(found, self.connection):
+                frames += found.frames()
+            while frames:
+                answer = self.router.dispatch(frames.pop(0), self.connection)
                 if answer is not None:
                     immediate.append(answer)
         self.handlers.append_pending()
@@ -83,9 +91,9 @@ class Sender:
         return [decode_record(raw) for raw in self.world.store.scan(0)]
 
 
-@pytest.fixture
-def sender(tmp_path: Path) -> Sender:
-    return Sender(tmp_path)
+@pytest.fixture(params=[True, False], ids=["together", "one by one"])
+def sender(tmp_path: Path, request: pytest.FixtureRequest) -> Sender:
+    return Sender(tmp_path, together=request.param)
 
 
 def send(
@@ -249,9 +257,9 @@ def test_a_lone_sender_is_not_refused_for_its_own_stalled_append(
 ) -> None:
     append = sender.puts.append_sends
 
-    def slow(messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
+    def slow(turn: Sequence[Sends]) -> PutSends:
         sender.world.clock.advance(400)
-        return append(messages, batches)
+        return append(turn)
 
     monkeypatch.setattr(sender.puts, "append_sends", slow)
 

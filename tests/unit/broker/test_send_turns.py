@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from tests.support.waiting import until_async
@@ -17,11 +17,12 @@ from tests.unit.transport.test_connection import ScriptedTransport, frames_of, t
 from orbitmq.broker.broker import Broker
 from orbitmq.broker.config import BrokerConfig, BrokerRole, change_role
 from orbitmq.codes import ResponseCode, SerializeType
+from orbitmq.kernel import Sends
 from orbitmq.record.batch import encode_batch
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.store.config import StoreConfig
 from orbitmq.store.errors import StoreUnavailable
-from orbitmq.store.types import AppendedSend, FlushMode, NewMessage
+from orbitmq.store.types import FlushMode, PutSends
 from orbitmq.transport.connection import Connection, ConnectionLimits
 from orbitmq.transport.router import Router
 from orbitmq.wire.frame import Frame, FrameDecoder, encode_oneway, encode_request
@@ -30,23 +31,26 @@ from orbitmq.wire.frame import Frame, FrameDecoder, encode_oneway, encode_reques
 class Turns:
     """A send path with real connections, and a count of its appends."""
 
-    def __init__(self, directory: Path, **options: object) -> None:
+    def __init__(self, directory: Path, **options: Any) -> None:
         self.sender = sender = Sender(directory, **options)
         handlers = sender.handlers
         self.router = Router(
-            handlers.routes(), after_read=handlers.read_ended, before_close=handlers.append_pending
+            handlers.routes(),
+            after_read=handlers.read_ended,
+            before_close=handlers.append_pending,
+            sends=handlers.accept,
         )
         self.appends: list[int] = []
         """How many messages each append had."""
         self.refusals_left = 0
         append = sender.puts.append_sends
 
-        def counted(messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
-            self.appends.append(len(messages))
+        def counted(turn: Sequence[Sends]) -> PutSends:
+            self.appends.append(sum(map(len, turn)))
             if self.refusals_left:
                 self.refusals_left -= 1
                 raise StoreUnavailable("append refused: the disk is full")
-            return append(messages, batches)
+            return append(turn)
 
         sender.puts.append_sends = counted  # type: ignore[method-assign]  # counts and refuses for the test
 
@@ -287,9 +291,9 @@ async def test_sockets_that_are_ready_together_share_one_append(tmp_path: Path) 
             appends: list[int] = []
             append = broker.puts.append_sends
 
-            def counted(messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
-                appends.append(len(messages))
-                return append(messages, batches)
+            def counted(turn: Sequence[Sends]) -> PutSends:
+                appends.append(sum(map(len, turn)))
+                return append(turn)
 
             broker.puts.append_sends = counted  # type: ignore[method-assign]  # counts for the test
             for peer in peers:
@@ -329,7 +333,7 @@ def test_sends_kept_when_a_broker_stops_are_stored(tmp_path: Path) -> None:
 def test_a_bug_in_the_append_answers_every_send_of_the_turn(tmp_path: Path, count: int) -> None:
     turns = Turns(tmp_path)
 
-    def fails(messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
+    def fails(turn: Sequence[Sends]) -> PutSends:
         raise ValueError("bug")
 
     turns.sender.puts.append_sends = fails  # type: ignore[method-assign]  # a bug

@@ -15,7 +15,7 @@ from tests.unit.wire.recorded import recorded_frames
 from orbitmq.codes import SerializeType
 from orbitmq.errors import HeaderFieldError, RecordError
 from orbitmq.kernel.plain import frames as plain
-from orbitmq.kernel.plain.frames import Frame, SendAnswer, SendFields, SendOrigin, SendTarget
+from orbitmq.kernel.plain.frames import Frame, SendFields, SendOrigin, SendTarget
 from orbitmq.record.properties import decode_properties, encode_properties
 from orbitmq.wire.frame import (
     FRAME_BYTES_MAX,
@@ -216,46 +216,6 @@ def test_properties_beyond_their_length_are_refused(kernel: Kernel) -> None:
     assert len(kernel.stored_properties(fits, ADDED)[0]) == 32_767
     with pytest.raises(RecordError, match="at most 32767"):
         kernel.stored_properties(b"b" + fits, ADDED)
-
-
-# -- answers -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("key", "offsets", "handle"),
-    [
-        (b"K" * 32, [0], ""),
-        (b"F" * 56, [4096], "aGFuZGxl"),
-        (b"a,b", [1, 2, 1 << 40], ""),
-        (b'"\\\n\x01\x7f/', [5], ""),
-        (b"\xff\xe9k", [5], ""),
-        (b"", [5], ""),
-    ],
-)
-def test_answer_to_a_send_says_where_it_is(
-    kernel: Kernel, form: SerializeType, key: bytes, offsets: list[int], handle: str
-) -> None:
-    answers = [SendAnswer(form, code, 5 + code, 3, 99, offsets, key, handle) for code in (0, 10)]
-    data = kernel.encode_send_answers(answers, HOST, 'Re"gion', False)
-    first, second = split(kernel, data)[0]
-    assert (first.code, first.opaque, second.code, second.opaque) == (0, 5, 10, 15)
-    assert first.is_response
-    expected = {
-        "msgId": ",".join(f"7F00000100002A9F{offset:016X}" for offset in offsets),
-        "queueId": "3",
-        "queueOffset": "99",
-        "transactionId": key.decode("utf-8", "replace"),
-        "TRACE_ON": "false",
-        "MSG_REGION": 'Re"gion',
-        "recallHandle": handle,
-    }
-    assert {name: value for name, value in first.ext_fields.items() if value} == {
-        name: value for name, value in expected.items() if value
-    }
-    found = kernel.read_send_answer(form, first.ext_raw)
-    assert (found.queue_id, found.queue_offset, found.message_id) == (3, 99, expected["msgId"])
-    assert (found.region, found.traced, found.recall_handle) == ('Re"gion', False, handle or None)
 
 
 @pytest.mark.parametrize("form", FORMS)

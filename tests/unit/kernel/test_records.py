@@ -14,7 +14,6 @@ from tests.fuzz.record_pairs import FUNCTIONS, compare
 
 from orbitmq.errors import RecordError
 from orbitmq.kernel.layout import HOLE_BYTES, INDEX_KEY
-from orbitmq.record.batch import encode_batch
 
 V4 = bytes((127, 0, 0, 1, 0, 0, 0x1F, 0x90))
 V6 = bytes(15) + b"\x01" + b"\0\0\x1f\x90"
@@ -109,10 +108,8 @@ def test_call_that_says_what_no_record_can_hold_is_refused(
     kernel: Kernel, arguments: tuple[Any, ...]
 ) -> None:
     (next_offset,), *rest = arguments
-    batch = message(body=encode_batch([(0, b"one", PROPERTIES)]))
     calls: list[tuple[Any, ...]] = [
         (kernel.encode_records, [], [], [next_offset], *rest, 2),
-        (kernel.encode_sends, [batch], [~0], [next_offset], *rest, 2),
         (kernel.encode_record, message(), next_offset, *rest),
     ]
     for function, *given_arguments in calls:
@@ -129,13 +126,6 @@ def test_last_numbers_there_are_can_be_stored_once(kernel: Kernel) -> None:
     for offsets in ((last, 0), (0, last)):
         with pytest.raises(RecordError):
             kernel.encode_records([message()] * 2, [0, 0], [offsets[0]], offsets[1], 5, V4, 0)
-
-
-def test_batch_takes_properties_and_flag_from_its_entries_alone(kernel: Kernel) -> None:
-    body = encode_batch([(7, b"one", PROPERTIES)])
-    expected = kernel.encode_sends([message(body=body)], [~0], [0], 0, 5, V4, 2)
-    bare = message(body=body, properties=None, flag=1 << 40)
-    assert kernel.encode_sends([bare], [~0], [0], 0, 5, V4, 2) == expected
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 500), (0, -1), (600, 500), (1 << 62, 1 << 62)])
@@ -170,50 +160,6 @@ def test_text_that_ends_with_a_zero_and_a_sector_of_the_log_was_not_written_whol
     torn = record(bytes(padding + extra))[:-1] + b"\0"
     walked, _ = kernel.walk_records(torn + record(b"next"), 0, 1 << 20, False, log_base)
     assert len(walked) == extra
-
-
-@pytest.mark.parametrize("cut", [1, 19, 25, 60])
-def test_batch_body_that_is_cut_is_refused(kernel: Kernel, cut: int) -> None:
-    body = encode_batch([(0, b"one", PROPERTIES), (0, b"two", b"")])
-    with pytest.raises(RecordError):
-        kernel.encode_sends([message(body=body[:cut])], [~0], [0], 0, 5, V4, 2)
-
-
-def test_batch_is_stored_as_its_messages_would_be(kernel: Kernel) -> None:
-    entries = [(n, b"x" * n, PROPERTIES[: 20 * (n % 3)]) for n in range(40)]
-    messages = [message(body=body, properties=text, flag=flag) for flag, body, text in entries]
-    records, log_offsets, queue_offsets, units, keys = kernel.encode_records(
-        messages, [0] * 40, [12], 4096, 5, V6, 2
-    )
-    batch = message(body=encode_batch(entries))
-    assert kernel.encode_sends([batch], [~0], [12], 4096, 5, V6, 2) == (
-        records,
-        [log_offsets],
-        queue_offsets[:1],
-        units,
-        keys,
-    )
-
-
-def test_batches_and_single_messages_are_numbered_in_their_order(kernel: Kernel) -> None:
-    entries = [(0, b"b%d" % n, PROPERTIES) for n in range(3)]
-    batch = message(body=encode_batch(entries))
-    flat = [message(), *(message(body=body, properties=text) for _, body, text in entries), message()]
-    expected = kernel.encode_records([*flat, flat[0]], [1, 0, 0, 0, 0, 1], [7, 9], 64, 5, V4, 2)
-    records, log_offsets, queue_offsets, units, keys = kernel.encode_sends(
-        [flat[0], batch, flat[-1], flat[0]], [1, ~0, 0, 1], [7, 9], 64, 5, V4, 2
-    )
-    assert (records, units, keys) == (expected[0], expected[3], expected[4])
-    offsets = expected[1]
-    assert log_offsets == [offsets[:1], offsets[1:4], offsets[4:5], offsets[5:]]
-    assert queue_offsets == [9, 7, 10, 10]
-
-
-@pytest.mark.parametrize("slots", [[1], [~1], [-(2**63)], [2**63], [0, 0], []])
-def test_sends_for_a_slot_that_is_missing_are_refused(kernel: Kernel, slots: list[int]) -> None:
-    batch = message(body=encode_batch([(0, b"one", b"")]))
-    with pytest.raises(RecordError):
-        kernel.encode_sends([batch], slots, [0], 0, 5, V4, 2)
 
 
 def test_dispatch_groups_units_by_queue_and_refuses_numbers_that_jump(kernel: Kernel) -> None:

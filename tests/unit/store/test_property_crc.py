@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tests.unit.store.support import ROOT, START_MS, bodies, message, open_store
+from tests.unit.store.support import HOST, ROOT, START_MS, bodies, message, open_store
 
 from orbitmq.errors import CorruptionError
+from orbitmq.kernel import encode_send_answers, sends_of
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import decode_record
 from orbitmq.record.property_crc import is_right, reserve, seal
 from orbitmq.store.message_store import MessageStore
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 from orbitmq.testing.manual_clock import ManualClock
+from orbitmq.wire.frame import FrameDecoder
 
 COUNT = 5
 LOG = f"{ROOT}/commitlog/{0:020d}"
@@ -67,10 +69,13 @@ def test_single_messages_and_batches_get_the_checksum() -> None:
     store = with_crc(fs)
     body = encode_batch([(0, b"one", b"A\x011"), (0, b"two", b"")])
     singles_and_batch = [message(0), message(1)._replace(body=body), message(2)]
-    sends = store.append_sends(singles_and_batch, [False, True, False])
-    assert [len(one.log_offsets) for one in sends] == [1, 2, 1]
-    assert [one.queue_offset for one in sends] == [0, 1, 3]
-    assert sends[1].end == sends[2].log_offsets[0]
+    turn = [
+        sends_of(one, is_batch, (0, 1, 0), True, one.queue_id, b"", "")
+        for one, is_batch in zip(singles_and_batch, (False, True, False), strict=True)
+    ]
+    assert [count for _, (count, _, _) in store.append_sends(turn)] == [1, 2, 1]
+    (answer,) = FrameDecoder().feed(encode_send_answers(turn[1:2], 0, None, HOST, "", True))
+    assert (answer.ext_fields["queueOffset"], answer.ext_fields["msgId"].count(",")) == ("1", 1)
     assert bodies(store) == [b"body 0", b"one", b"two", b"body 2"]
     records = [bytes(each) for each in store.scan(0)]
     assert all(b"__CRC32#\x01" in record[-20:] and is_right(record) for record in records)

@@ -40,7 +40,7 @@ class Turns:
         return not self.planned
 
     def served(self, peer: object, count: int = 1, code: int = 310) -> None:
-        self.busy_wait.served(peer, [Frame(code, 1)] * count)
+        self.busy_wait.served(peer, Frame(code, 1) if count == 1 else None)
 
     def habit(self, peer: object, code: int = 310) -> None:
         for _ in range(IN_A_ROW + 1):

@@ -26,9 +26,10 @@ from orbitmq.broker.delivery.parking import Parking
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import SystemBusy
+from orbitmq.kernel import Sends
 from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import Appended, AppendedSend, NewMessage
+from orbitmq.store.types import Appended, NewMessage, PutSends
 from orbitmq.transport.router import PARKED, Answer, Call, Reply
 
 __all__ = ["PENDING_ACKS_MAX", "Stored", "WritePath", "as_safe", "is_safe"]
@@ -93,13 +94,13 @@ class WritePath:
             self._refuse_when_closed()
         return self._store.append_batch(messages)
 
-    def append_sends(self, messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
+    def append_sends(self, turn: Sequence[Sends]) -> PutSends:
         """Store and count sends that are already checked and parked; see ``MessageStore.append_sends``."""
         if self.gate.is_master is not None:
             self._refuse_when_closed()
-        appended = self._store.append_sends(messages, batches)
-        self._stats.put_sends(messages, appended)
-        return appended
+        stored = self._store.append_sends(turn)
+        self._stats.put_sends(stored)
+        return stored
 
     def _refuse_when_closed(self) -> None:
         """Raise if this broker must not store messages now. Sends are checked when they are read, but appended at the

@@ -21,7 +21,7 @@ from orbitmq.record.properties import find_property
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.errors import StoreUnavailable
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import AppendedSend, NewMessage
+from orbitmq.store.types import NewMessage
 
 __all__ = ["WINDOW_MS", "FoundSend", "StoredSends"]
 
@@ -35,7 +35,11 @@ _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 class FoundSend(NamedTuple):
     """A send that is already stored."""
 
-    where: AppendedSend
+    log_offsets: list[int]
+    end: int
+    """Log offset after the last message."""
+    queue_offset: int
+    """Queue offset of the first message."""
     queue_id: int
     """The queue that the first answer named."""
     timer: NewMessage | None
@@ -67,13 +71,13 @@ class StoredSends:
                 raise MessageIllegal(f"message {_key(message)!r} was stored in another batch")
             records.append(record)
         last = records[-1]
-        where = AppendedSend(
+        return FoundSend(
             [record.log_offset for record in records],
             last.log_offset + last.size,
             first.queue_offset,
-            first.store_timestamp_ms,
+            _own_queue(first),
+            _timer(first),
         )
-        return FoundSend(where, _own_queue(first), _timer(first))
 
     def _find(self, message: NewMessage, topic: str) -> Record | None:
         key = _key(message)

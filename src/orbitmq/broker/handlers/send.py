@@ -1,10 +1,12 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: the path every message takes (Apache: SendMessageProcessor).
 
-Shape. One turn of the event loop may bring dozens of sends, from one connection or from many. Each is checked and
-added to ``_pending``. When all sockets of the turn have been read, ``append_pending`` appends them with one write to
-the log and answers each connection with one write. A read that fills ``_pending`` is appended immediately, so memory
-and latency are bounded. No task, future or coroutine is created per message, and there is one path: the kernel reads
-and writes all bytes, whatever their form, keys, sizes or properties.
+Shape. One turn of the event loop may bring dozens of sends, from one connection or from many. The kernel returns the
+plain sends of a read as one value (``Sends``). ``accept`` checks the broker once and each queue once, and adds the
+value to ``_pending``. ``send`` handles every other send on its own (a delay, a transaction, a retry topic, a
+priority, a quota, a new topic, an idempotent send, anything refused) and creates a ``Sends`` for the message it
+stores. When all sockets of the turn have been read, ``append_pending`` appends all values with one write to the log
+and answers each connection with one write. A read that fills ``_pending`` is appended immediately, so memory and
+latency are bounded.
 
 The checks, their order and their codes are Apache 5.5.0's (``send_checks.py``). A refused request stores nothing.
 """
@@ -16,14 +18,11 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Final, Protocol
-
-import msgspec
 
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.delivery.put import WritePath
-from orbitmq.broker.delivery.stored_sends import StoredSends
+from orbitmq.broker.delivery.stored_sends import FoundSend, StoredSends
 from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.handlers.recall import recall_handle
 from orbitmq.broker.handlers.send_checks import NOT_A_MASTER, SendChecks
@@ -39,7 +38,14 @@ from orbitmq.errors import (
     ServerError,
     SubscriptionGroupNotExist,
 )
-from orbitmq.kernel import SendAnswer, SendFields, StoredProperties, encode_send_answers, stored_properties
+from orbitmq.kernel import (
+    SendFields,
+    Sends,
+    StoredProperties,
+    encode_send_answers,
+    sends_of,
+    stored_properties,
+)
 from orbitmq.model.names import RETRY_PREFIX, TIMER_TOPIC, dlq_topic
 from orbitmq.model.topic import PERM_READ_WRITE, TopicConfig, TopicFilterType
 from orbitmq.record.batch import split_batch
@@ -51,7 +57,7 @@ from orbitmq.runtime.clock import Clock
 from orbitmq.runtime.stalls import HOLD_S, STALLS
 from orbitmq.store.errors import StoreError, StoreUnavailable
 from orbitmq.store.message_store import MessageStore
-from orbitmq.store.types import AppendedSend, NewMessage
+from orbitmq.store.types import NewMessage
 from orbitmq.transport.connection import Connection
 from orbitmq.transport.router import RawRoute
 from orbitmq.wire.frame import Frame, encode_response
@@ -106,25 +112,8 @@ class _RoutedAnswers:
         self._when_routed(lambda: self._connection.send(data))
 
 
-class _Pending(msgspec.Struct):
-    """A checked send that waits for the append."""
-
-    answers: _Answers
-    frame: Frame
-    message: NewMessage
-    """The message to store. For a batch: the values its messages share, with all of them in the body."""
-    queue_id: int
-    """The queue named in the answer; a parked message is stored in another queue."""
-    unique_key: bytes
-    waits: bool
-    """False when the sender set WAIT=false, so the send is acknowledged as soon as it is stored."""
-    is_batch: bool = False
-    recall_handle: str = ""
-
-
-_message = attrgetter("message")
-_Stored = tuple[_Pending, AppendedSend]
-"""A send that was appended, and its location."""
+_Pending = tuple[_Answers, Sends]
+"""Checked sends that wait for the append."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -148,9 +137,10 @@ class SendHandlers:
 
     def __post_init__(self) -> None:
         self._pending: list[_Pending] = []
-        self._stored_sends = StoredSends(self.store, self.clock)
+        self._pending_count = 0
         self._pending_bytes = 0
         """Total size of the pending bodies."""
+        self._stored_sends = StoredSends(self.store, self.clock)
         self._turn_planned = False
         self._is_turn_end = False
         """Whether the append runs outside a socket read, which is timed as a whole."""
@@ -160,13 +150,12 @@ class SendHandlers:
     def _prepare(self) -> None:
         """Build the values that depend on options."""
         config = self.config
-        self._added = encode_properties(
-            {
-                Property.MSG_REGION: config.region_id,
-                Property.TRACE_ON: "true" if config.trace_on else "false",
-                Property.CLUSTER: config.cluster_name,
-            }
-        )
+        added: dict[str, str] = {
+            Property.MSG_REGION: config.region_id,
+            Property.TRACE_ON: "true" if config.trace_on else "false",
+            Property.CLUSTER: config.cluster_name,
+        }
+        self._added = stored_properties(encode_properties(added), b"")[0]
         self._refusal_ext = {
             "MSG_REGION": config.region_id,
             "TRACE_ON": "true" if config.trace_on else "false",
@@ -175,6 +164,34 @@ class SendHandlers:
     def routes(self) -> list[RawRoute]:
         return [RawRoute(code, self.send) for code in sorted(SEND_CODES)]
 
+    # -- the plain sends of a read ---------------------------------------------------------------------
+
+    def accept(self, sends: Sends, connection: Connection) -> bool:
+        """Check plain sends. False means that ``send`` must take each of them on its own, to do more for it or to
+        refuse it. Never raises."""
+        checks = self.checks
+        try:
+            if checks.quotas is not None or self.store.config.property_crc_enabled:
+                return False
+            checks.broker(connection)
+            if not checks.are_plain(sends.queues):
+                return False
+            host = encode_host(*connection.remote)
+            if not sends.stamp(host, self._added, self.store.config.message_bytes_max):
+                return False
+        except (BrokerError, RecordError):
+            return False
+        except Exception:  # a bug here must not leave a read half served
+            logger.exception("sends not checked together peer=%s", connection.remote_text)
+            return False
+        self._add(connection, sends)
+        return True
+
+    def _add(self, answers: _Answers, sends: Sends) -> None:
+        self._pending.append((answers, sends))
+        self._pending_count += len(sends)
+        self._pending_bytes += sends.size_bytes
+
     # -- one send --------------------------------------------------------------------------------------
 
     def send(self, frame: Frame, connection: Connection) -> bytes | None:
@@ -182,17 +199,20 @@ class SendHandlers:
         try:
             self._accept(frame, connection)
         except BrokerError as error:
-            return self._refusal(frame, error.response_code, error.remark)
+            code, remark = error.response_code, error.remark
         except StoreError as error:
-            return self._refusal(frame, error.code, error.remark)
+            code, remark = error.code, error.remark
         except RecordError as error:
-            return self._refusal(frame, ResponseCode.MESSAGE_ILLEGAL, str(error))
-        return None
-
-    def _refusal(self, frame: Frame, code: int, remark: str) -> bytes | None:
-        if frame.flag & _ONEWAY:
+            code, remark = ResponseCode.MESSAGE_ILLEGAL, str(error)
+        else:
             return None
-        return encode_response(code, frame.opaque, self._refusal_ext, b"", remark, frame.serialize_type)
+        return self._refusal((frame.serialize_type, frame.opaque, frame.flag), code, remark)
+
+    def _refusal(self, request: tuple[int, int, int], code: int, remark: str) -> bytes | None:
+        form, opaque, flag = request
+        if flag & _ONEWAY:
+            return None
+        return encode_response(code, opaque, self._refusal_ext, b"", remark, form)
 
     def _accept(self, frame: Frame, connection: Connection) -> None:
         fields = frame.send or send_fields(frame)
@@ -224,15 +244,35 @@ class SendHandlers:
             fields.sys_flag if config.topic_filter_type is not _MULTI_TAG else _multi_tag(fields),
             fields.reconsume_times,
         )
-        pending = _Pending(answers, frame, message, queue_id, unique_key, waits, is_batch)
-        if not is_batch:
-            self._place(pending, fields, asks)
-        elif len(frame.body) > self.store.config.message_bytes_max:
-            self._check_size(sum(len(one.body) for one in _split(message)))
-        if asks and self._is_repeat(pending, fields):
-            return
-        self._pending.append(pending)
-        self._pending_bytes += len(frame.body)
+        request = (frame.serialize_type, frame.opaque, frame.flag)
+        if is_batch:
+            if len(frame.body) > self.store.config.message_bytes_max:
+                self._check_size(sum(len(one.body) for one in _split(message)))
+        else:
+            message, queue_id = self._placed(message, fields, frame, asks)
+        if asks and _IDEMPOTENT in fields.properties:
+            if not is_batch:
+                message = message._replace(properties=remove_property(message.properties, _IDEMPOTENT))
+            parts = _split(message) if is_batch else [message]
+            unique_key = find_property(parts[0].properties, _UNIQUE_KEY) or b""
+            found = self._stored(parts, unique_key, fields.topic)
+            if found is not None:
+                handle = self._recall_handle(found.timer)
+                stored = sends_of(message, is_batch, request, waits, found.queue_id, unique_key, handle)
+                stored.stored_at(found.log_offsets, found.queue_offset)
+                self._acknowledge([(answers, stored)], found.end)
+                return
+        handle = self._recall_handle(message if message.topic == TIMER_TOPIC else None)
+        self._add(answers, sends_of(message, is_batch, request, waits, queue_id, unique_key, handle))
+
+    def _recall_handle(self, timer: NewMessage | None) -> str:
+        return "" if timer is None else recall_handle(timer, self.config.broker_name) or ""
+
+    def _stored(self, parts: list[NewMessage], unique_key: bytes, topic: str) -> FoundSend | None:
+        """Returns an idempotent send that is already stored; it is answered like the first time."""
+        if any(sends.has_key(unique_key) for _, sends in self._pending):
+            self.append_pending()
+        return self._stored_sends.find(parts, topic)
 
     def _of_single(self, fields: SendFields) -> StoredProperties:
         found = stored_properties(fields.properties, self._added)
@@ -242,41 +282,21 @@ class SendHandlers:
         raw = b"%bUNIQ_KEY\x01%b\x02" % (terminated(fields.properties), unique_key)
         return stored_properties(raw, self._added)
 
-    def _place(self, pending: _Pending, fields: SendFields, asks: bool) -> None:
-        """Decide where to store a single message: under its own topic, as a dead letter, or parked."""
-        message, frame = pending.message, pending.frame
+    def _placed(
+        self, message: NewMessage, fields: SendFields, frame: Frame, asks: bool
+    ) -> tuple[NewMessage, int]:
+        """Returns a single message as it is stored (under its own topic, as a dead letter, or parked), and the queue
+        that the answer names."""
         if _PRIORITY in message.properties:
             message = self._ranked(message)
-            pending.queue_id = message.queue_id
+        queue_id = message.queue_id
         if message.topic.startswith(RETRY_PREFIX):
             message = self._retry_or_dead_letter(message, fields, frame)
         if asks:
             message = self.puts.parking.of_producer(message)
         if len(message.body) > self.store.config.message_bytes_max:
             self._check_size(len(message.body))
-        if message.topic == TIMER_TOPIC and not frame.flag & _ONEWAY:
-            pending.recall_handle = recall_handle(message, self.config.broker_name) or ""
-        pending.message = message
-
-    def _is_repeat(self, pending: _Pending, fields: SendFields) -> bool:
-        """Whether an idempotent send is already stored; it is then answered like the first time."""
-        if _IDEMPOTENT not in fields.properties:
-            return False
-        message = pending.message
-        if not pending.is_batch:
-            pending.message = message._replace(properties=remove_property(message.properties, _IDEMPOTENT))
-        parts = _split(message) if pending.is_batch else [pending.message]
-        pending.unique_key = find_property(parts[0].properties, _UNIQUE_KEY) or b""
-        if any(one.unique_key == pending.unique_key for one in self._pending):
-            self.append_pending()
-        found = self._stored_sends.find(parts, fields.topic)
-        if found is None:
-            return False
-        pending.queue_id = found.queue_id
-        if found.timer is not None:
-            pending.recall_handle = recall_handle(found.timer, self.config.broker_name) or ""
-        self._acknowledge([(pending, found.where)], found.where.end)
-        return True
+        return message, queue_id
 
     def _ranked(self, message: NewMessage) -> NewMessage:
         """Route a message with a priority to the queue of that number, or to the last queue. The priority is dropped
@@ -344,7 +364,7 @@ class SendHandlers:
         pending = self._pending
         if not pending:
             return
-        if len(pending) >= _PENDING_MAX or self._pending_bytes >= _PENDING_BYTES_MAX:
+        if self._pending_count >= _PENDING_MAX or self._pending_bytes >= _PENDING_BYTES_MAX:
             self.append_pending()
         elif not self._turn_planned:
             self._turn_planned = True
@@ -362,86 +382,82 @@ class SendHandlers:
         if not pending:
             return
         self._pending = []
-        self._pending_bytes = 0
+        self._pending_count = self._pending_bytes = 0
         if self.config.is_slave:
             # The role has changed since they were checked. The log is now a copy of another broker's.
-            for one in pending:
-                self._send_refusal(one, ResponseCode.SYSTEM_BUSY, NOT_A_MASTER)
+            self._refuse(pending, ResponseCode.SYSTEM_BUSY, NOT_A_MASTER)
             return
         try:
-            landed = self._append(pending)
-            if landed:
-                self._acknowledge(landed, self.store.max_log_offset)
+            stored = self._append(pending)
+            if stored:
+                self._acknowledge(stored, self.store.max_log_offset)
         except Exception as error:
             # Answer even after a bug: without an answer a sender would wait for seconds and not know why. Senders
             # that have already been answered ignore the second answer.
-            logger.exception("sends not finished count=%d", len(pending))
-            for one in pending:
-                self._send_refusal(one, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}")
+            logger.exception("sends not finished count=%d", sum(len(sends) for _, sends in pending))
+            self._refuse(pending, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}")
 
-    def _append(self, sends: list[_Pending]) -> list[_Stored]:
-        """Append all sends with one write. If it is refused, split them until only refused sends are left out."""
+    def _append(self, pending: list[_Pending]) -> list[_Pending]:
+        """Append all sends with one write, and return those that were stored. If the write is refused, split them
+        until only refused sends are left out."""
         started = self.clock.monotonic()
         try:
-            appended = self.puts.append_sends([one.message for one in sends], [one.is_batch for one in sends])
+            stored = self.puts.append_sends([sends for _, sends in pending])
         except (RecordError, StoreError) as error:
-            if len(sends) == 1:
+            singles = [
+                (answers, sends.part(at, at + 1)) for answers, sends in pending for at in range(len(sends))
+            ]
+            if len(singles) == 1:
                 code = error.code if isinstance(error, StoreError) else ResponseCode.SYSTEM_ERROR
-                self._send_refusal(sends[0], code, getattr(error, "remark", str(error)))
+                self._refuse(pending, code, getattr(error, "remark", str(error)))
                 return []
             # One send that cannot be stored costs the others of its turn a few more appends. On a full disk each one
             # is tried separately.
-            size = 1 if isinstance(error, StoreUnavailable) else (len(sends) + 1) // 2
-            parts = [sends[at : at + size] for at in range(0, len(sends), size)]
+            size = 1 if isinstance(error, StoreUnavailable) else (len(singles) + 1) // 2
+            parts = [singles[at : at + size] for at in range(0, len(singles), size)]
             return [landed for part in parts for landed in self._append(part)]
-        self._took(started, sends, appended)
-        return list(zip(sends, appended, strict=True))
-
-    def _took(self, started: float, sends: list[_Pending], appended: list[AppendedSend]) -> None:
         elapsed_ms = (self.clock.monotonic() - started) * 1000
         if elapsed_ms >= 1.0:
-            self.stats.put_times.slow(elapsed_ms, sum(len(where.log_offsets) for where in appended))
-            self.checks.appended_in(elapsed_ms, [one.answers for one in sends])
-            if self._is_turn_end and elapsed_ms > HOLD_S * 1000:
-                STALLS.note("append", elapsed_ms / 1000, f"sends={len(sends)}")
+            self._took(elapsed_ms, pending, sum(count for _, (count, _, _) in stored))
+        return pending
 
-    def _send_refusal(self, one: _Pending, code: int, remark: str) -> None:
-        self.stats.put_failures += 1
-        encoded = self._refusal(one.frame, code, remark)
-        if encoded is not None:
-            one.answers.send(encoded)
+    def _took(self, elapsed_ms: float, pending: list[_Pending], count: int) -> None:
+        self.stats.put_times.slow(elapsed_ms, count)
+        self.checks.appended_in(elapsed_ms, [answers for answers, _ in pending])
+        if self._is_turn_end and elapsed_ms > HOLD_S * 1000:
+            STALLS.note("append", elapsed_ms / 1000, f"sends={sum(len(sends) for _, sends in pending)}")
 
-    def _acknowledge(self, landed: list[_Stored], log_end: int) -> None:
+    def _refuse(self, pending: list[_Pending], code: int, remark: str) -> None:
+        for answers, sends in pending:
+            for request in sends.requests():
+                self.stats.put_failures += 1
+                encoded = self._refusal(request, code, remark)
+                if encoded is not None:
+                    answers.send(encoded)
+
+    def _acknowledge(self, stored: list[_Pending], log_end: int) -> None:
         """Answer immediately the sends that are safe already, and the rest once the gate is passed."""
         if self.puts.gate.immediate:
-            self._answer(landed, _SUCCESS)
+            self._answer(stored, _SUCCESS, None)
             return
-        self._answer([one for one in landed if not one[0].waits], _SUCCESS)
-        late = [one for one in landed if one[0].waits and not one[0].frame.flag & _ONEWAY]
+        self._answer(stored, _SUCCESS, False)
+        late = [one for one in stored if one[1].waits]
         if late:
-            self.puts.when_safe(log_end, lambda code: self._answer(late, code))
+            self.puts.when_safe(log_end, lambda code: self._answer(late, code, True))
 
-    def _answer(self, landed: list[_Stored], code: int) -> None:
+    def _answer(self, stored: list[_Pending], code: int, waiting: bool | None) -> None:
+        """Answer the sends that wait for the gate, those that do not, or all (None)."""
         config = self.config
         # One write per connection.
-        by_peer: dict[_Answers, list[SendAnswer]] = {}
-        for send, where in landed:
-            frame = send.frame
-            if frame.flag & _ONEWAY:
-                continue
-            answer = SendAnswer(
-                frame.serialize_type,
-                code,
-                frame.opaque,
-                send.queue_id,
-                where.queue_offset,
-                where.log_offsets,
-                send.unique_key,
-                send.recall_handle,
+        by_peer: dict[_Answers, list[Sends]] = {}
+        for answers, sends in stored:
+            by_peer.setdefault(answers, []).append(sends)
+        for answers, turn in by_peer.items():
+            encoded = encode_send_answers(
+                turn, code, waiting, self.store_host, config.region_id, config.trace_on
             )
-            by_peer.setdefault(send.answers, []).append(answer)
-        for answers, encoded in by_peer.items():
-            answers.send(encode_send_answers(encoded, self.store_host, config.region_id, config.trace_on))
+            if encoded:
+                answers.send(encoded)
 
 
 def _any_queue(config: TopicConfig, asked: int) -> int:

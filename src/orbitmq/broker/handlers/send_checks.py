@@ -6,7 +6,7 @@ They apply to plain sends, batches and replies (Apache: preSend and msgCheck of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
 from orbitmq.broker.config import BrokerConfig
@@ -29,6 +29,7 @@ from orbitmq.model.topic import (
     NO_LITE_TOPICS,
     PERM_READ_WRITE,
     TopicConfig,
+    TopicFilterType,
     perm_text,
 )
 from orbitmq.runtime.clock import Clock
@@ -37,6 +38,7 @@ __all__ = ["FAQ", "NOT_A_MASTER", "SendChecks"]
 
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 NOT_A_MASTER: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+_MULTI_TAG: Final = TopicFilterType.MULTI_TAG
 _QUOTA: Final = "quota"
 """The keys of all options about quotas begin with this."""
 _STALL_MS: Final = 1_000
@@ -114,6 +116,25 @@ class SendChecks:
         accept_from = config.accept_sends_from_ms
         if accept_from and self._clock.now_ms() < accept_from:
             raise ServerError(f"broker unable to service, until, {accept_from}")
+
+    def are_plain(self, queues: Iterable[tuple[str, int]]) -> bool:
+        """Whether plain messages may be stored in these queues as they are: ``topic`` would neither create nor refuse
+        anything, and nothing is set in them. Raises ``BrokerError``."""
+        # Hot path: once per queue of a read.
+        if not self._config.writable:
+            return False
+        configs = self._topics.configs
+        for name, queue_id in queues:
+            config = configs.get(name)
+            if (
+                config is None
+                or (queue_id >= config.write_queue_nums and queue_id >= config.read_queue_nums)
+                or config.topic_filter_type is _MULTI_TAG
+                or (config.attributes and config.attributes.get(MESSAGE_TYPE_ATTRIBUTE) == "LITE")
+            ):
+                return False
+            check_send_topic(name)
+        return True
 
     def appended_in(self, elapsed_ms: float, senders: Collection[object]) -> None:
         """Called with the duration of an append for ``senders``. If it was slow, the sends of others have waited too

@@ -11,13 +11,13 @@ the earlier one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from orbitmq.metrics.families import Histogram
 from orbitmq.model.names import is_system_topic
 from orbitmq.runtime.clock import day_end_ms
-from orbitmq.store.types import AppendedSend, NewMessage
+from orbitmq.store.types import PutSends
 
 __all__ = [
     "FINISH_BOUNDS_S",
@@ -281,18 +281,18 @@ class BrokerStats:
         traffic.bytes += size_bytes
         traffic.times += 1
 
-    def put_sends(self, messages: Sequence[NewMessage], appended: Sequence[AppendedSend]) -> None:
-        """Count stored sends: ``put`` for all sends of an append."""
+    def put_sends(self, stored: PutSends) -> None:
+        """Count the stored sends of an append."""
         puts = self.puts
-        for message, where in zip(messages, appended, strict=True):
-            offsets = where.log_offsets
-            traffic = puts.get(message[:2])
+        for place, (count, size_bytes, times) in stored:
+            traffic = puts.get(place)
             if traffic is None:
-                self.put(message[0], message[1], len(offsets), where.end - offsets[0])
-            else:
-                traffic.count += len(offsets)
-                traffic.bytes += where.end - offsets[0]
-                traffic.times += 1
+                self.put(*place, 0, 0)
+                traffic = puts[place]
+                times -= 1
+            traffic.count += count
+            traffic.bytes += size_bytes
+            traffic.times += times
 
     def get(self, group: str, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
         """Count delivered messages."""

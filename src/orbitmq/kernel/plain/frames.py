@@ -16,8 +16,8 @@ anything else it returns None, and the typed reader (``wire.header``) accepts it
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -30,18 +30,17 @@ from orbitmq.kernel.layout import (
     FRAME_LENGTH,
     FRAME_PREFIX,
     HEADER_LENGTH_MASK,
+    PROPERTIES_BYTES_MAX,
 )
 from orbitmq.kernel.plain.pulls import PullFields, pull_fields
 
 __all__ = [
     "Frame",
-    "SendAnswer",
     "SendAnswerFields",
     "SendFields",
     "SendOrigin",
     "SendTarget",
     "StoredProperties",
-    "encode_send_answers",
     "encode_send_fields",
     "read_send",
     "read_send_answer",
@@ -64,7 +63,6 @@ _PULLS: Final = (int(KernelRequest.PULL_MESSAGE), int(KernelRequest.LITE_PULL_ME
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 _NUMBER: Final = re.compile("[+-]?[0-9]{1,40}").fullmatch
-_PROPERTIES_BYTES_MAX: Final = 32_767
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -103,6 +101,7 @@ class Frame(msgspec.Struct, gc=False):
     pull: PullFields | None = None
     """Set for a pull that ``pull_fields`` can read."""
     _ext: dict[str, str] | None = None
+    request_count: ClassVar[int] = 1
 
     @property
     def is_response(self) -> bool:
@@ -140,6 +139,12 @@ class Split(NamedTuple):
 def split_frames(data: bytes, frame_bytes_max: int) -> Split:
     """Returns all whole frames of ``data``, in order. An invalid length is an error before the frame is complete."""
     frames: list[Frame] = []
+    end, needed, error = split_into(frames.append, data, frame_bytes_max)
+    return Split(frames, end, needed, error)
+
+
+def split_into(add: Callable[[Frame], None], data: bytes, frame_bytes_max: int) -> tuple[int, int, str]:
+    """Pass each frame to ``add``; returns the other fields of ``Split``."""
     position, available, limit = 0, len(data), frame_bytes_max - FRAME_LENGTH.size
     try:
         while available - position >= FRAME_LENGTH.size:
@@ -147,21 +152,21 @@ def split_frames(data: bytes, frame_bytes_max: int) -> Split:
             if not 4 <= size <= limit:
                 raise FrameError(f"frame length {size} is outside 4..{limit}")
             if available - position < FRAME_PREFIX.size:
-                return Split(frames, position, FRAME_PREFIX.size, "")
+                return position, FRAME_PREFIX.size, ""
             _, word = FRAME_PREFIX.unpack_from(data, position)
             header_length = word & HEADER_LENGTH_MASK
             if header_length > size - 4:
                 raise FrameError(f"header length {header_length} is longer than its frame of {size} bytes")
             end = position + FRAME_LENGTH.size + size
             if end > available:
-                return Split(frames, position, end - position, "")
+                return position, end - position, ""
             start = position + FRAME_PREFIX.size
             header, body = data[start : start + header_length], data[start + header_length : end]
-            frames.append(parse_header(word >> 24 & 0xFF, header, body))
+            add(parse_header(word >> 24 & 0xFF, header, body))
             position = end
     except FrameError as error:
-        return Split(frames, position, 0, str(error))
-    return Split(frames, position, FRAME_LENGTH.size, "")
+        return position, 0, str(error)
+    return position, FRAME_LENGTH.size, ""
 
 
 def parse_header(form: int, header: bytes, body: bytes) -> Frame:
@@ -412,85 +417,21 @@ def stored_properties(raw: bytes, added: bytes) -> StoredProperties:
     Pairs with an empty name or value are dropped, the later of two pairs with one name counts, and the text is
     terminated. Raises ``RecordError`` when the result is too long.
     """
-    pairs = _pairs(raw)
+    pairs = pairs_of(raw)
     pairs.pop(Property.POP_CK.value, None)
     unique_key = pairs.get(Property.UNIQUE_KEY.value, "")
     waits = pairs.get(Property.WAIT.value) != "false"
     asks = not _ASKS.isdisjoint(pairs)
-    pairs.update(_pairs(added))
+    pairs.update(pairs_of(added))
     text = "".join([f"{name}\x01{value}\x02" for name, value in pairs.items()]).encode()
-    if len(text) > _PROPERTIES_BYTES_MAX:
-        raise RecordError(f"properties have {len(text)} bytes, at most {_PROPERTIES_BYTES_MAX} are allowed")
+    if len(text) > PROPERTIES_BYTES_MAX:
+        raise RecordError(f"properties have {len(text)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed")
     return StoredProperties(text, unique_key.encode(), waits, asks)
 
 
-def _pairs(raw: bytes) -> dict[str, str]:
+def pairs_of(raw: bytes) -> dict[str, str]:
     split = (pair.partition("\x01") for pair in raw.decode("utf-8", "replace").split("\x02"))
     return {name: value for name, _, value in split if name and value}
-
-
-class SendAnswer(NamedTuple):
-    """The values for the response to one stored send."""
-
-    form: int
-    code: int
-    opaque: int
-    queue_id: int
-    queue_offset: int
-    log_offsets: Sequence[int]
-    """One per message of a batch."""
-    unique_key: bytes
-    recall_handle: str = ""
-
-
-def encode_send_answers(answers: Sequence[SendAnswer], store_host: bytes, region: str, traced: bool) -> bytes:
-    """Returns the response frames, concatenated."""
-    prefix = store_host.hex().upper()
-    frames = []
-    for form, code, opaque, queue_id, queue_offset, log_offsets, unique_key, handle in answers:
-        ids = ",".join([f"{prefix}{log_offset:016X}" for log_offset in log_offsets])
-        key = unique_key.decode("utf-8", "replace")
-        trace = "true" if traced else "false"
-        if form == _ROCKETMQ:
-            fields = {
-                "msgId": ids,
-                "queueId": str(queue_id),
-                "queueOffset": str(queue_offset),
-                "transactionId": key,
-                "TRACE_ON": trace,
-                "MSG_REGION": region,
-                "recallHandle": handle,
-            }
-            header = _binary_header(code, opaque, encode_binary_fields(fields))
-        else:
-            texts = {
-                "queueId": str(queue_id),
-                "transactionId": key,
-                "msgId": ids,
-                "TRACE_ON": trace,
-                "MSG_REGION": region,
-                "queueOffset": str(queue_offset),
-            }
-            if handle:
-                texts["recallHandle"] = handle
-            header = msgspec.json.encode(
-                {
-                    "code": code,
-                    "extFields": texts,
-                    "flag": _RESPONSE,
-                    "language": "PYTHON",
-                    "opaque": opaque,
-                    "serializeTypeCurrentRPC": "JSON",
-                    "version": _VERSION,
-                }
-            )
-        frames.append(FRAME_PREFIX.pack(4 + len(header), form << 24 | len(header)) + header)
-    return b"".join(frames)
-
-
-def _binary_header(code: int, opaque: int, ext_raw: bytes) -> bytes:
-    fixed = BINARY_FIXED.pack(code, _PYTHON, _VERSION, opaque, _RESPONSE, 0)
-    return fixed + FRAME_LENGTH.pack(len(ext_raw)) + ext_raw
 
 
 def encode_binary_fields(fields: Mapping[str, str]) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 from struct import error as struct_error
 from typing import Final, NamedTuple, TypeAlias
 
@@ -45,7 +44,6 @@ __all__ = [
     "dispatch_records",
     "encode_record",
     "encode_records",
-    "encode_sends",
     "find_property",
     "hash_keys",
     "record_starts",
@@ -81,9 +79,6 @@ class Message(NamedTuple):
 
 Encoded: TypeAlias = tuple[bytes, list[int], list[int], list[bytes], bytes]
 """The concatenated records; each message's log offset and queue offset; queue units by slot; ``INDEX_KEY`` keys."""
-
-EncodedSends: TypeAlias = tuple[bytes, list[list[int]], list[int], list[bytes], bytes]
-"""Like ``Encoded``, for sends: all log offsets of each send, and the queue offset of its first message."""
 
 Walked: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, bytes, bytes]
 """One whole record: position, size, magic, body CRC, queue id, queue offset, log offset, sys flag, store time, body
@@ -157,48 +152,6 @@ def _encode_all(
         [b"".join(each) for each in units],
         b"".join(keys),
     )
-
-
-def encode_sends(
-    messages: Sequence[tuple[str, int, bytes, bytes, int, bytes, int, int, int, int]],
-    slots: Sequence[int],
-    next_offsets: Sequence[int],
-    log_offset: int,
-    store_ms: int,
-    store_host: bytes,
-    with_keys: int,
-) -> EncodedSends:
-    """Like ``encode_records``, for messages of which some are batches, marked by the complement of their slot.
-
-    A batch's body is that of a SEND_BATCH_MESSAGE; its messages share everything but flag, body and properties, and
-    go to one queue. Raises ``RecordError`` for a body that is not a batch.
-    """
-    single: list[tuple[str, int, bytes, bytes, int, bytes, int, int, int, int]] = []
-    single_slots: list[int] = []
-    counts: list[int] = []
-    try:
-        for message, slot in zip(messages, slots, strict=True):
-            if slot >= 0:
-                single.append(message)
-                single_slots.append(slot)
-                counts.append(1)
-                continue
-            topic, queue_id, body, _, born_ms, born_host, _, sys_flag, times, prepared = message
-            entries = _split(body)
-            counts.append(len(entries))
-            single_slots += [~slot] * len(entries)
-            single += [
-                (topic, queue_id, entry, properties, born_ms, born_host, flag, sys_flag, times, prepared)
-                for flag, entry, properties in entries
-            ]
-    except (struct_error, TypeError, ValueError) as error:
-        raise RecordError(f"the batch cannot be stored: {error}") from error
-    records, offsets, queue_offsets, units, keys = encode_records(
-        single, single_slots, next_offsets, log_offset, store_ms, store_host, with_keys
-    )
-    starts = [0, *accumulate(counts)]
-    nested = [offsets[start:end] for start, end in pairwise(starts)]
-    return records, nested, [queue_offsets[start] for start in starts[:-1]], units, keys
 
 
 def encode_record(
@@ -280,7 +233,7 @@ def _storable(properties: bytes) -> bytes:
     return properties
 
 
-def _split(data: bytes) -> list[tuple[int, bytes, bytes]]:
+def split_entries(data: bytes) -> list[tuple[int, bytes, bytes]]:
     """Returns flag, body and properties of each entry of a batch body, which must end exactly with its last entry."""
     if not data:
         raise RecordError("the batch is empty")

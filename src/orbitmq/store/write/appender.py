@@ -8,14 +8,14 @@ no undo.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
-from operator import attrgetter, itemgetter
-from typing import Any
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final
 
+from orbitmq.codes import SysFlag
 from orbitmq.errors import RecordError
-from orbitmq.kernel import NO_KEYS, encode_records, encode_sends
+from orbitmq.kernel import NO_KEYS, Sends, encode_records, encode_sends, queues_of_sends
 from orbitmq.kernel.layout import BLANK_BYTES, PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX_V1
-from orbitmq.record.batch import split_batch
 from orbitmq.record.property_crc import reserve, seal
 from orbitmq.runtime.clock import Clock
 from orbitmq.store.components import StoreParts
@@ -27,12 +27,18 @@ from orbitmq.store.errors import (
     StoreUnavailable,
 )
 from orbitmq.store.queues.consume_queue import TAIL_BYTES_MAX, ConsumeQueue
-from orbitmq.store.types import Appended, AppendedSend, Arrival, NewMessage
+from orbitmq.store.types import Appended, Arrival, NewMessage, PutSends
 
 __all__ = ["Appender"]
 
-_first = itemgetter(0)
 _max_offset = attrgetter("max_offset")
+_body_bytes_max = attrgetter("body_bytes_max")
+_PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
+
+
+def _messages(turn: Sequence[Sends]) -> list[NewMessage]:
+    """Returns the messages of all sends, those of a batch one by one. Raises ``RecordError``."""
+    return [NewMessage(*message) for sends in turn for message in sends.messages()]
 
 
 class Appender:
@@ -94,106 +100,101 @@ class Appender:
                     raise self._too_large(len(message[2]))
                 queue = self._by_key.get(message[:2]) or self._create_queue(message[0], message[1])
                 slots.append(numbers.setdefault(queue, len(numbers)))
-            encoded = self._encoded(encode_records, messages, slots, numbers, store_ms)
+            encode = partial(encode_records, messages, slots)
+            encoded = self._encoded(encode, numbers, store_ms, is_divisible=len(messages) > 1)
         except (RecordError, TypeError) as error:
             raise self._illegal(messages, error) from error
         if encoded is None:
             return self._append_one_by_one(messages)
-        self._store(messages, slots, numbers, encoded, store_ms)
-        _, log_offsets, queue_offsets, _, _ = encoded
+        records, log_offsets, queue_offsets, units, keys = encoded
+        self._store(records, numbers, units, keys, store_ms, lambda: messages)
         ends = [*log_offsets[1:], self._log.end]
         return [
             Appended(start, end - start, queue_offset, store_ms)
             for start, end, queue_offset in zip(log_offsets, ends, queue_offsets, strict=True)
         ]
 
-    def append_sends(self, messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
+    def append_sends(self, turn: Sequence[Sends]) -> PutSends:
         """See ``MessageStore.append_sends``."""
+        # Hot path: once per turn of the event loop, and the loops once per queue.
         if self.refusal:
             raise StoreUnavailable(self.refusal)
         if self._with_crc:
-            return self._append_flat(messages, batches)
+            return self._append_flat(turn)
         store_ms = max(self._now_ms(), self._log.last_store_ms)
-        bytes_max = self._parts.config.message_bytes_max
-        numbers: dict[ConsumeQueue, int] = {}
-        slots: list[int] = []
+        by_key = self._by_key
+        largest = max(map(_body_bytes_max, turn))
+        if largest > self._parts.config.message_bytes_max:
+            raise self._too_large(largest)
         try:
-            for message, is_batch in zip(messages, batches, strict=True):
-                queue = self._by_key.get(message[:2]) or self._create_queue(message[0], message[1])
-                if len(message[2]) > bytes_max or (is_batch and queue.has_own_codes):
-                    return self._append_lone_batch(messages, batches, self._too_large(len(message[2])))
-                number = numbers.setdefault(queue, len(numbers))
-                slots.append(~number if is_batch else number)
-            encoded = self._encoded(encode_sends, messages, slots, numbers, store_ms)
+            places = queues_of_sends(turn)
+            queues = [by_key.get(place) or self._create_queue(*place) for place in places]
+            many = len(turn) > 1 or len(turn[0]) > 1 or turn[0].is_batch
+            encoded = self._encoded(partial(encode_sends, turn), queues, store_ms, is_divisible=many)
         except (RecordError, TypeError) as error:
-            return self._append_lone_batch(messages, batches, self._illegal(messages, error))
+            _messages(turn)  # raises RecordError for a body that is not a batch
+            raise BadMessage(f"the message cannot be stored: {error}") from error
         if encoded is None:
-            too_large = MessageTooLarge(f"{len(messages)} sends do not fit a log segment together")
-            return self._append_lone_batch(messages, batches, too_large)
-        self._store(messages, slots, numbers, encoded, store_ms)
-        _, log_offsets, queue_offsets, _, _ = encoded
-        bounds = list(map(_first, log_offsets))
-        bounds.append(self._log.end)
-        return list(map(AppendedSend, log_offsets, bounds[1:], queue_offsets, repeat(store_ms)))
+            return [(places[0], self._append_split(turn))]
+        records, units, keys, counts = encoded
+        self._store(records, queues, units, keys, store_ms, lambda: _messages(turn))
+        return list(zip(places, counts, strict=True))
 
-    def _append_lone_batch(
-        self, messages: Sequence[NewMessage], batches: Sequence[bool], error: StoreError
-    ) -> list[AppendedSend]:
-        """Store a lone batch message by message because it cannot be stored in one piece; otherwise raises
-        ``error``."""
-        if len(messages) > 1 or not batches[0]:
-            raise error
-        return [self._append_split(messages[0])]
+    def _append_split(self, turn: Sequence[Sends]) -> tuple[int, int, int]:
+        """Store a lone batch that is larger than a segment message by message. Raises ``MessageTooLarge`` for more
+        than one send; the caller can try each on its own."""
+        if len(turn) > 1 or len(turn[0]) > 1:
+            count = sum(map(len, turn))
+            raise MessageTooLarge(f"{count} sends do not fit a log segment together")
+        appended = self._append_one_by_one(_messages(turn))
+        turn[0].stored_at([each.log_offset for each in appended], appended[0].queue_offset)
+        return len(appended), sum(each.size for each in appended), 1
 
-    def _append_split(self, template: NewMessage) -> AppendedSend:
-        """Store a batch as separate messages. Raises ``RecordError`` for a body that is not a batch."""
-        return _as_send(self.append_batch(_entries(template)))
-
-    def _append_flat(self, messages: Sequence[NewMessage], batches: Sequence[bool]) -> list[AppendedSend]:
-        """Like ``append_sends``, with every entry of a batch encoded as a message of its own."""
-        parts: list[list[NewMessage]] = []
-        for message, is_batch in zip(messages, batches, strict=True):
-            try:
-                parts.append(_entries(message) if is_batch else [message])
-            except RecordError as error:
-                if len(messages) == 1:
-                    raise
-                raise self._illegal(messages, error) from error
+    def _append_flat(self, turn: Sequence[Sends]) -> PutSends:
+        """Like ``append_sends``, with every entry of a batch encoded as a message of its own. Each value must hold a
+        single send."""
+        parts = [_messages((sends,)) for sends in turn]
         appended = iter(self.append_batch([message for part in parts for message in part]))
-        return [_as_send([next(appended) for _ in part]) for part in parts]
+        stored: PutSends = []
+        for sends, part in zip(turn, parts, strict=True):
+            where = [next(appended) for _ in part]
+            sends.stored_at([each.log_offset for each in where], where[0].queue_offset)
+            stored.append((part[0][:2], (len(where), sum(each.size for each in where), 1)))
+        return stored
 
     # Internals.
     def _encoded(
         self,
-        encode: Callable[..., Any],
-        messages: Sequence[NewMessage],
-        slots: list[int],
-        numbers: dict[ConsumeQueue, int],
+        encode: Callable[[list[int], int, int, bytes, int], Any],
+        queues: Iterable[ConsumeQueue],
         store_ms: int,
+        *,
+        is_divisible: bool,
     ) -> Any:
-        """Encode everything an append writes, for the current end of the log; None when it does not fit a segment."""
+        """Encode everything an append writes, for the current end of the log; None if it does not fit a segment but
+        its messages may, one by one."""
         log = self._log
-        next_offsets = list(map(_max_offset, numbers))
-        encoded = encode(messages, slots, next_offsets, log.end, store_ms, self._host, self._with_keys)
+        next_offsets = list(map(_max_offset, queues))
+        encoded = encode(next_offsets, log.end, store_ms, self._host, self._with_keys)
         size = len(encoded[0])
         if log.end + size > log.room_end:
             # Everything moves to the next segment, like a batch that does not fit in Apache.
-            if size + BLANK_BYTES > self._segment_bytes and (len(messages) > 1 or slots[0] < 0):
+            if size + BLANK_BYTES > self._segment_bytes and is_divisible:
                 return None
             self._roll(size)
-            encoded = encode(messages, slots, next_offsets, log.end, store_ms, self._host, self._with_keys)
+            encoded = encode(next_offsets, log.end, store_ms, self._host, self._with_keys)
         return (seal(encoded[0]), *encoded[1:]) if self._with_crc else encoded
 
     def _store(
         self,
-        messages: Sequence[NewMessage],
-        slots: list[int],
-        numbers: dict[ConsumeQueue, int],
-        encoded: Any,
+        records: bytes,
+        queues: Iterable[ConsumeQueue],
+        units: Iterable[bytes],
+        keys: bytes,
         store_ms: int,
+        messages: Callable[[], Sequence[NewMessage]],
     ) -> None:
         """Write the records, then their queue units and index keys, and notify waiting readers."""
-        records, _, _, units, keys = encoded
         log = self._log
         try:
             log.write(records)
@@ -201,21 +202,28 @@ class Appender:
             self._write_failed(error)
             raise
         log.last_store_ms = store_ms
-        for queue, own_units in zip(numbers, units, strict=True):
+        full: list[ConsumeQueue] = []
+        for queue, own_units in zip(queues, units, strict=True):
             if queue.has_own_codes:
-                number = numbers[queue]
-                own = [message[3] for message, slot in zip(messages, slots, strict=True) if slot == number]
-                codes = [self._code(queue, properties, store_ms) for properties in own]
-                own_units = queue.recoded(own_units, codes)
+                own_units = self._recoded(queue, own_units, messages(), store_ms)
             queue.extend(own_units)
+            if len(queue.tail) >= TAIL_BYTES_MAX:
+                full.append(queue)
         if self._index is not None:
             self._index.put_keys(keys)
         if log.end > log.prepare_at:
             self._prepare_segment()
-        for queue in numbers:
-            if len(queue.tail) >= TAIL_BYTES_MAX:
-                self.write_tail(queue)
-        self.announce(numbers)
+        for queue in full:
+            self.write_tail(queue)
+        self.announce(queues)
+
+    def _recoded(
+        self, queue: ConsumeQueue, units: bytes, messages: Sequence[NewMessage], store_ms: int
+    ) -> bytes:
+        """Returns a queue's units with the codes it has in place of tag codes."""
+        place = (queue.topic, queue.queue_id)
+        own = [one for one in messages if one[:2] == place and not one.sys_flag & _PREPARED]
+        return queue.recoded(units, [self._code(queue, one.properties, store_ms) for one in own])
 
     def announce(self, queues: Iterable[ConsumeQueue]) -> None:
         """Notify waiting readers of new messages in these queues."""
@@ -270,21 +278,3 @@ class Appender:
         except OSError as error:
             # The message is stored; only its unit waits in memory.
             self._write_failed(error)
-
-
-def _entries(batch: NewMessage) -> list[NewMessage]:
-    """Returns the messages of a batch. Raises ``RecordError`` for a body that is not one."""
-    return [
-        batch._replace(flag=flag, body=body, properties=properties)
-        for flag, body, properties in split_batch(batch.body)
-    ]
-
-
-def _as_send(appended: Sequence[Appended]) -> AppendedSend:
-    last = appended[-1]
-    return AppendedSend(
-        [each.log_offset for each in appended],
-        last.log_offset + last.size,
-        appended[0].queue_offset,
-        appended[0].store_timestamp_ms,
-    )

@@ -16,6 +16,7 @@ from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.statistics.stats import BrokerStats
 from orbitmq.codes import ResponseCode
 from orbitmq.errors import SystemBusy
+from orbitmq.kernel import sends_of
 from orbitmq.model.names import SCHEDULE_TOPIC
 from orbitmq.record.properties import encode_properties
 from orbitmq.store.errors import StoreUnavailable
@@ -266,6 +267,6 @@ def test_a_send_is_refused_at_the_append_when_the_lease_ended_since_it_was_check
     with pytest.raises(StoreUnavailable, match="not the master any more"):
         puts.append([message("T")])
     with pytest.raises(StoreUnavailable, match="not the master any more"):
-        puts.append_sends([message("T")], [False])
+        puts.append_sends([sends_of(message("T"), False, (0, 1, 0), True, 0, b"", "")])
     assert store.max_log_offset == end
     store.close()
