@@ -39,9 +39,15 @@ def broker(work: Work) -> Iterator[str]:
 
 
 def requests(connection: socket.socket) -> Iterator[Frame]:
+    for frames in reads(connection):
+        yield from frames
+
+
+def reads(connection: socket.socket) -> Iterator[list[Frame]]:
+    """The requests of each read."""
     decoder = FrameDecoder()
     while data := connection.recv(65_536):
-        yield from decoder.feed(data)
+        yield decoder.feed(data)
 
 
 def answer(frame: Frame) -> bytes:
@@ -58,14 +64,14 @@ def test_answers_in_any_order_find_their_request_and_the_window_is_kept(
     monkeypatch.setattr(bulk, "_WINDOW", 8)
     most = 0
 
-    def backwards(connection: socket.socket, frames: Iterator[Frame]) -> None:
+    def backwards(connection: socket.socket, _frames: Iterator[Frame]) -> None:
         nonlocal most
         held: list[Frame] = []
         served = 0
-        for frame in frames:
-            held.append(frame)
+        for frames in reads(connection):
+            held += frames
             most = max(most, len(held))
-            if len(held) == 8 or served + len(held) == 30:
+            if len(held) >= 8 or served + len(held) == 30:
                 connection.sendall(encode_oneway(39, 1) + b"".join(map(answer, reversed(held))))
                 served += len(held)
                 held.clear()
