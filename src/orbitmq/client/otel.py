@@ -1,4 +1,5 @@
-"""OpenTelemetry spans around sends and handlers, joined through message properties.
+"""OpenTelemetry spans around sends and handlers, joined through message properties. Names and attributes follow the
+semantic conventions for messaging 1.38.
 
 Needs the package ``opentelemetry-api`` (extra ``otel``). ``producer.add_hook(telemetry)`` and
 ``consumer.add_hook(telemetry)`` with ``telemetry = OpenTelemetryHook()``.
@@ -7,6 +8,7 @@ Needs the package ``opentelemetry-api`` (extra ``otel``). ``producer.add_hook(te
 from __future__ import annotations
 
 from orbitmq.client.consume.handlers import ConsumeContext
+from orbitmq.client.errors import RetryLater
 from orbitmq.client.produce.sender import SendContext
 from orbitmq.errors import ConfigError
 
@@ -31,15 +33,9 @@ class OpenTelemetryHook:
     def before_send(self, context: SendContext) -> None:
         topic = context.messages[0].topic
         span = self._tracer.start_span(
-            f"{topic} publish",
+            f"send {topic}",
             kind=trace.SpanKind.PRODUCER,
-            attributes={
-                "messaging.system": _SYSTEM,
-                "messaging.operation": "publish",
-                "messaging.destination.name": topic,
-                "messaging.rocketmq.client_group": context.group,
-                "messaging.batch.message_count": len(context.messages),
-            },
+            attributes=_attributes("send", topic, len(context.messages)),
         )
         context.extra["span"] = span
         for message in context.messages:
@@ -52,8 +48,7 @@ class OpenTelemetryHook:
         if context.result is not None:
             span.set_attribute("messaging.message.id", context.result.message_id)
         if context.error is not None:
-            span.record_exception(context.error)
-            span.set_status(trace.Status(trace.StatusCode.ERROR, str(context.error)))
+            _fail(span, context.error, str(context.error))
         span.end()
 
     def before_consume(self, context: ConsumeContext) -> None:
@@ -61,17 +56,14 @@ class OpenTelemetryHook:
         parents = [propagate.extract(message.properties) for message in messages]
         alone = len(messages) == 1
         span = self._tracer.start_span(
-            f"{messages[0].topic} process",
+            f"process {messages[0].topic}",
             context=parents[0] if alone else None,
             links=[] if alone else _links(parents),
             kind=trace.SpanKind.CONSUMER,
             attributes={
-                "messaging.system": _SYSTEM,
-                "messaging.operation": "process",
-                "messaging.destination.name": messages[0].topic,
-                "messaging.message.id": messages[0].message_id,
-                "messaging.rocketmq.client_group": context.group,
-                "messaging.batch.message_count": len(messages),
+                **_attributes("process", messages[0].topic, len(messages)),
+                "messaging.consumer.group.name": context.group,
+                **({"messaging.message.id": messages[0].message_id} if alone else {}),
             },
         )
         context.extra["span"] = span
@@ -82,11 +74,32 @@ class OpenTelemetryHook:
         if span is None:
             return
         otel_context.detach(context.extra.pop("token"))
-        if context.error is not None:
-            span.record_exception(context.error)
-        if not context.success:
-            span.set_status(trace.Status(trace.StatusCode.ERROR, context.status))
+        if isinstance(context.error, RetryLater):
+            span.add_event(
+                "retry later", {"reason": str(context.error)}
+            )  # chosen by the handler: not a failure
+        elif not context.success:
+            _fail(span, context.error, context.status)
         span.end()
+
+
+def _attributes(operation: str, topic: str, count: int) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {
+        "messaging.system": _SYSTEM,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": topic,
+    }
+    if count > 1:
+        attributes["messaging.batch.message_count"] = count
+    return attributes
+
+
+def _fail(span: trace.Span, error: BaseException | None, text: str) -> None:
+    if error is not None:
+        span.record_exception(error)
+    span.set_attribute("error.type", type(error).__qualname__ if error is not None else text)
+    span.set_status(trace.Status(trace.StatusCode.ERROR, text))
 
 
 def _links(parents: list[otel_context.Context]) -> list[trace.Link]:

@@ -229,6 +229,9 @@ class Console:
                 403, "This request was not sent by a page of this console. Go back and reload."
             )
         if not view.may(action.role):
+            if self.settings.read_only:
+                self._refused(view, name, form, "the console is read-only")
+                raise HTTPException(403, "This console was started with --read-only.")
             needed = action.role.name.lower()
             self._refused(view, name, form, f"needs the role {needed}")
             raise HTTPException(

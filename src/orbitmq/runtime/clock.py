@@ -39,6 +39,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clock."""
 
+    def __repr__(self) -> str:
+        return "SYSTEM_CLOCK"  # as the default of a parameter in a signature
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 

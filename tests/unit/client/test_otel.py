@@ -89,13 +89,13 @@ def test_span_of_the_handler_is_current_and_a_child_of_the_span_of_the_send(
         consumer.add_hook(telemetry.hook)
         consumer.subscribe(topic, handler=coroutine if kind == "coroutine" else function)
         async with consumer:
-            await until(lambda: telemetry.spans(f"{topic} process"), "the span of the handler")
-        [publish] = telemetry.spans(f"{topic} publish")
+            await until(lambda: telemetry.spans(f"process {topic}"), "the span of the handler")
+        [publish] = telemetry.spans(f"send {topic}")
         assert publish.attributes is not None
         assert publish.attributes["messaging.message.id"] == result.message_id
 
     asyncio.run(run())
-    [publish], [process] = telemetry.spans(f"{topic} publish"), telemetry.spans(f"{topic} process")
+    [publish], [process] = telemetry.spans(f"send {topic}"), telemetry.spans(f"process {topic}")
     assert process.parent is not None
     assert process.parent.span_id == context_of(publish).span_id
     assert context_of(process).trace_id == context_of(publish).trace_id
@@ -120,15 +120,26 @@ def test_batch_is_linked_with_every_send_and_failures_are_told(
             raise RetryLater(delay_level=18)
 
         async with consumer:
-            await until(lambda: telemetry.spans("linked process"), "the span of the handler")
+            await until(lambda: telemetry.spans("process linked"), "the span of the handler")
 
     asyncio.run(run())
-    sent = {context_of(span).span_id for span in telemetry.spans("linked publish")}
-    process = telemetry.spans("linked process")[0]
+    sent = {context_of(span).span_id for span in telemetry.spans("send linked")}
+    process = telemetry.spans("process linked")[0]
     assert len(sent) == 3
     assert {link.context.span_id for link in process.links} == sent
-    assert process.status.status_code is StatusCode.ERROR
-    assert [event.name for event in process.events] == ["exception"]
+    assert process.status.status_code is StatusCode.UNSET, "the handler chose to try later"
+    assert [event.name for event in process.events] == ["retry later"]
+    attributes = {
+        name.removeprefix("messaging."): value for name, value in (process.attributes or {}).items()
+    }
+    assert attributes == {
+        "system": "rocketmq",
+        "operation.name": "process",
+        "operation.type": "process",
+        "destination.name": "linked",
+        "consumer.group.name": "linked-readers",
+        "batch.message_count": 3,
+    }
 
 
 def test_failed_send_ends_its_span_with_the_error(telemetry: Telemetry) -> None:
@@ -143,7 +154,7 @@ def test_failed_send_ends_its_span_with_the_error(telemetry: Telemetry) -> None:
         await producer.stop()
 
     asyncio.run(run())
-    codes = [span.status.status_code for span in telemetry.spans("failing publish")]
+    codes = [span.status.status_code for span in telemetry.spans("send failing")]
     assert codes == [StatusCode.UNSET, StatusCode.ERROR]
 
 

@@ -200,7 +200,11 @@ class Puller:
         """After a failed pull: refresh the route if it may be out of date, log (rate-limited), and pause."""
         instance = self._instance
         if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
-            await instance.heartbeat()  # the broker does not know our present subscription
+            # The broker does not know our present subscription, for example after its restart.
+            logger.info("broker lacks the subscription, registering again queue=%s", queue)
+            await instance.heartbeat()
+            await asyncio.sleep(self._options.pull_error_pause_s)
+            return
         if error.stale_route:
             self._suggested.pop(queue, None)
             if queue in self._asked:

@@ -183,7 +183,9 @@ class RouteBook:
         }
         for data in route.broker_datas:
             self._brokers[data.broker_name] = data
-        logger.info(
+        # The template of new topics is no topic of the user's.
+        logger.log(
+            logging.DEBUG if topic == AUTO_CREATE_TOPIC else logging.INFO,
             "route changed topic=%s brokers=%s",
             topic,
             ",".join(f"{d.broker_name}:{sorted(d.broker_addrs)}" for d in route.broker_datas),

@@ -415,7 +415,10 @@ class Producer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that messages of a topic can be sent to."""
-        return list(await self._sender.pick(self._sender.wire_topic(topic)))
+        queues = await self._sender.pick(self._sender.wire_topic(topic))
+        if not self.options.namespace:
+            return list(queues)
+        return [msgspec.structs.replace(queue, topic=topic) for queue in queues]
 
     # -- what the instance asks (Member) ---------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from orbitmq.errors import (
     ConnectionLostError,
     InvalidParameter,
     MessageIllegal,
+    NoPermission,
     OrbitError,
     RequestTimeoutError,
     error_for_code,
@@ -428,7 +429,10 @@ class Sender:
                 add_hint(error)
             raise error
         known = {queue.broker_name for queue in self._instance.book.publish.get(topic, ())}
-        trial.failed(error, queue, alone=trial.fixed is not None or known <= {broker_name})
+        alone = trial.fixed is not None or known <= {broker_name}
+        trial.failed(error, queue, alone=alone)
+        if alone and isinstance(error, NoPermission):
+            trial.end()  # other brokers may have other rights, the same one has not
         if error.stale_route:
             self._instance.refresh_soon(topic)
         self._instance.log_limits.log(

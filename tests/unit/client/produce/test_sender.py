@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from orbitmq.client import Message, Producer, SendStatus
+from orbitmq.client import Message, Producer, SendFailed, SendStatus
 from orbitmq.client.produce import sender
 from orbitmq.client.produce.sender import Sender
-from orbitmq.errors import ConnectionLostError
+from orbitmq.errors import ConnectionLostError, NoPermission
 from orbitmq.testing import run_broker
 
 
@@ -42,3 +42,36 @@ def test_attempts_that_failed_are_freed(monkeypatch: pytest.MonkeyPatch) -> None
     gc.collect()
     [error] = errors
     assert error() is None
+
+
+def test_queues_of_a_namespaced_producer_have_the_names_of_its_user() -> None:
+    async def scenario(name_server: str) -> None:
+        async with Producer("spaced", name_server, namespace="ns") as producer:
+            first = await producer.send(Message("spaced", "x"))
+            queues = await producer.queues("spaced")
+            assert {queue.topic for queue in queues} == {"spaced"}
+            assert (await producer.send(Message("spaced", "y"), queue=queues[0])).queue == queues[0]
+            assert first.queue in queues
+
+    with run_broker() as broker:
+        asyncio.run(scenario(broker.name_server))
+
+
+def test_refused_permission_is_not_tried_again_on_the_same_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = 0
+
+    async def refused(*_: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        raise NoPermission("no")
+
+    async def scenario(name_server: str) -> None:
+        async with Producer("refused", name_server) as producer:
+            await producer.send(Message("refused", "x"))
+            monkeypatch.setattr(Sender, "attempt", refused)
+            with pytest.raises(SendFailed, match="1 attempt "):
+                await producer.send(Message("refused", "y"))
+
+    with run_broker() as broker:
+        asyncio.run(scenario(broker.name_server))
+    assert attempts == 1
