@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--target",
         action="append",
-        choices=("ours", "apache-5.5.0", "apache-4.9.7"),
+        choices=("ours", "apache-5.5.0", "apache-4.9.7", "apache-5.5.1"),
         help="which servers tests/conformance runs against; may be given several times; all without it",
     )
     parser.addoption(

@@ -1,4 +1,4 @@
-"""The client against every server it must work with: ours, Apache 5.5.0, Apache 4.9.7 (``--target``).
+"""The client against every server it must work with: ours, Apache 5.5.0, 4.9.7 and 5.5.1 (``--target``).
 
 Tests are coroutines. Each runs on a loop of its own, bounded in time, and fails when it leaves a task behind or an
 exception nobody took.
@@ -19,7 +19,9 @@ from tests.apache.fixtures import *  # noqa: F403 - pytest finds fixtures by nam
 from tests.apache.ours import orbit_cluster
 from tests.apache.servers import ApacheBroker, ApacheNamesrv, create_group, create_topic
 
-TARGETS: Final = ("ours", "apache-5.5.0", "apache-4.9.7")
+TARGETS: Final = ("ours", "apache-5.5.0", "apache-4.9.7", "apache-5.5.1")
+SOAKED: Final = TARGETS[2:]
+"""Further releases of Apache's broker: minutes that rarely find what the first one does not."""
 TEST_SECONDS: Final = 150.0
 ROOM: Final = "here"
 SETTINGS: Final[dict[str, Any]] = {
@@ -69,8 +71,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             for name in chosen
         ]
         if not metafunc.config.getoption("--target"):
-            # A second release of Apache's broker: minutes that rarely find what the first one does not.
-            marked[-1] = pytest.param(chosen[-1], marks=[pytest.mark.apache, pytest.mark.soak])
+            for at, name in enumerate(chosen):
+                if name in SOAKED:
+                    marked[at] = pytest.param(name, marks=[pytest.mark.apache, pytest.mark.soak])
         metafunc.parametrize("target", marked, indirect=True, scope="session")
 
 

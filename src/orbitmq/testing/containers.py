@@ -29,6 +29,7 @@ __all__ = ["OrbitMQContainer", "server_script"]
 
 NAME_SERVER_PORT: Final = 9876
 _METRICS_PORT: Final = 5557
+_SCRIPT: Final = "/tmp/start.sh"
 _WAIT: Final = f"""
 import sys, time, urllib.request
 until = time.monotonic() + float(sys.argv[1])
@@ -63,9 +64,11 @@ class OrbitMQContainer(DockerContainer):
 
     def start(self, timeout_s: float = 60.0) -> Self:
         """Start the container and wait until the broker is registered. Raises ``TimeoutError``."""
-        script = server_script(self.get_container_host_ip(), self.broker_port, self._options)
-        self.with_command([script])
+        self.with_command([f"until [ -e {_SCRIPT} ]; do sleep 0.1; done; exec sh {_SCRIPT}"])
         super().start()
+        # How clients reach the container is known only once it runs.
+        script = server_script(self.get_container_host_ip(), self.broker_port, self._options)
+        self._run("sh", "-c", f'printf %s "$0" >{_SCRIPT}.part && mv {_SCRIPT}.part {_SCRIPT}', script)
         if self._run("python", "-c", _WAIT, str(timeout_s)) != 0:
             output = b"".join(self.get_logs()).decode("utf-8", "replace")[-2000:]
             self.stop()

@@ -27,7 +27,7 @@ class FakeContainer:
         self.arguments: dict[str, Any] = {}
         self.command: list[str] = []
         self.executed: list[list[str]] = []
-        self.codes = [0]
+        self.codes = [0, 0]
         self.running = False
 
     def with_bind_ports(self, container: int, host: int) -> None:
@@ -43,6 +43,7 @@ class FakeContainer:
         self.command = command
 
     def get_container_host_ip(self) -> str:
+        assert self.running, "the library asks the container's network"
         return "localhost"
 
     def get_exposed_port(self, port: int) -> int:
@@ -77,8 +78,8 @@ def test_servers_start_with_known_options_and_the_address_that_clients_use(conta
     container.start()
     assert container.name_server == "localhost:29876"
     assert container.ports == {container.broker_port: container.broker_port, 9876: None}
-    assert container.executed[0][-1] == "60.0", "waits for the broker"
-    (script,) = container.command
+    (*_, script), wait = container.executed
+    assert wait[-1] == "60.0", "waits for the broker"
     words = shlex.split(script.partition("exec orbitmq ")[2])
     settings = [word.removeprefix("--set=") for word in words if word.startswith("--set=")]
     config = read_broker_settings(None, settings).config
@@ -91,7 +92,7 @@ def test_servers_start_with_known_options_and_the_address_that_clients_use(conta
 
 def test_servers_that_never_get_ready_are_stopped_with_their_output(containers: Any) -> None:
     container = containers.OrbitMQContainer()
-    container.codes = []
+    container.codes = [0]
     with pytest.raises(TimeoutError, match="why"):
         container.start(timeout_s=0.0)
     assert not container.running

@@ -183,7 +183,7 @@ class RouteBook:
         }
         for data in route.broker_datas:
             self._brokers[data.broker_name] = data
-        # The template of new topics is no topic of the user's.
+        # The template of new topics concerns no user.
         logger.log(
             logging.DEBUG if topic == AUTO_CREATE_TOPIC else logging.INFO,
             "route changed topic=%s brokers=%s",
