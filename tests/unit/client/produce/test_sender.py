@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from orbitmq.client import Message, Producer, SendFailed, SendStatus
+from orbitmq.client import Message, Producer, SendFailed, SendStatus, SendTimeoutError
 from orbitmq.client.produce import sender
-from orbitmq.client.produce.sender import Sender
-from orbitmq.errors import ConnectionLostError, NoPermission
+from orbitmq.client.produce.sender import Outgoing, Sender
+from orbitmq.errors import ConnectionLostError, NoPermission, RequestTimeoutError
+from orbitmq.model.route import MessageQueue
 from orbitmq.testing import run_broker
 
 
@@ -75,3 +76,24 @@ def test_refused_permission_is_not_tried_again_on_the_same_broker(monkeypatch: p
     with run_broker() as broker:
         asyncio.run(scenario(broker.name_server))
     assert attempts == 1
+
+
+def test_idempotent_send_without_an_answer_is_repeated_on_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another queue would be on another broker, which cannot know the first copy."""
+    tried: list[MessageQueue] = []
+
+    async def unanswered(self: Sender, outgoing: Outgoing, queue: MessageQueue, *_: Any) -> Any:
+        tried.append(queue)
+        raise RequestTimeoutError("no answer")
+
+    async def scenario(name_server: str) -> None:
+        async with Producer("pinned", name_server, idempotent=True, retries=0) as producer:
+            await producer.send(Message("pinned", "x"))
+            monkeypatch.setattr(Sender, "attempt", unanswered)
+            with pytest.raises(SendTimeoutError):
+                await producer.send(Message("pinned", "y"), timeout_s=0.2)
+
+    with run_broker() as broker:
+        asyncio.run(scenario(broker.name_server))
+    assert len(tried) > 1
+    assert len(set(tried)) == 1
