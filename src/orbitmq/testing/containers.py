@@ -29,7 +29,7 @@ __all__ = ["OrbitMQContainer", "server_script"]
 
 NAME_SERVER_PORT: Final = 9876
 _METRICS_PORT: Final = 5557
-_SCRIPT: Final = "/tmp/start.sh"
+_SCRIPT: Final = "/var/lib/orbitmq/start.sh"
 _WAIT: Final = f"""
 import sys, time, urllib.request
 until = time.monotonic() + float(sys.argv[1])
