@@ -266,3 +266,12 @@ def test_a_disk_that_refuses_does_not_undo_a_change(
 
 def _refuse(_self: SafeFile, _content: bytes) -> None:
     raise OSError("the disk is full")
+
+
+def test_an_election_publishes_the_topics_under_its_epoch(tmp_path: Path) -> None:
+    events = BrokerEvents()
+    topics = TopicTable(CONFIG, ManualClock(), safe_file(tmp_path, "topics.json"), events)
+    before = topics.data_version
+    events.elected(3)
+    assert topics.data_version.state_version == 3
+    assert topics.data_version.newer_than(before)
