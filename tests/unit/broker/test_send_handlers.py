@@ -15,11 +15,11 @@ from orbitmq.broker.handlers.send import SendHandlers
 from orbitmq.broker.handlers.send_checks import SendChecks
 from orbitmq.broker.quotas import LimitsConfig
 from orbitmq.broker.tables.queue_locks import QueueLocks
-from orbitmq.codes import ResponseCode, SerializeType
+from orbitmq.codes import ResponseCode, SerializeType, SysFlag
 from orbitmq.kernel import Sends
 from orbitmq.model.group import SubscriptionGroupConfig
 from orbitmq.model.route import MessageQueue
-from orbitmq.model.topic import TopicConfig
+from orbitmq.model.topic import TopicConfig, TopicFilterType
 from orbitmq.record.batch import encode_batch
 from orbitmq.record.codec import Record, decode_record
 from orbitmq.record.ids import UniqueKeys
@@ -368,3 +368,33 @@ def test_a_send_is_answered_with_what_became_of_its_flush(
     answers = FrameDecoder().feed(b"".join(sender.fake.sent))
     assert [(answer.opaque, answer.code) for answer in answers] == [(1, code), (2, code)]
     assert [answer.ext_fields["queueOffset"] for answer in answers] == ["0", "1"], "stored in any case"
+
+
+@pytest.mark.parametrize("topic", ["SELF_TEST_TOPIC", "SCHEDULE_TOPIC_XXXX"])
+def test_topics_that_only_the_broker_writes_are_refused(sender: Sender, topic: str) -> None:
+    assert sender.feed(send(topic=topic, queue_id=0))[0].code == ResponseCode.NO_PERMISSION
+    assert sender.records() == []
+
+
+def test_topic_with_several_tags_marks_its_messages(sender: Sender) -> None:
+    topics = sender.world.topics
+    multiple = TopicConfig(topic_name="M", topic_filter_type=TopicFilterType.MULTI_TAG)
+    topics.update(multiple)
+    assert [answer.code for answer in sender.feed(send(topic="M"), send(topic="T"))] == [0, 0]
+    flags = {record.topic: bool(record.sys_flag & SysFlag.MULTI_TAGS) for record in sender.records()}
+    assert flags == {"M": True, "T": False}
+
+
+def test_ordered_topic_of_a_broker_without_the_right_to_write_is_refused(sender: Sender) -> None:
+    sender.world.topics.update(TopicConfig(topic_name="O", order=True))
+    object.__setattr__(sender.world.config, "permission", 4)
+    answers = sender.feed(send(topic="O"), send(topic="T"))
+    assert {answer.code for answer in answers} == {0, ResponseCode.NO_PERMISSION}
+    assert [record.topic for record in sender.records()] == ["T"]
+
+
+def test_too_large_body_is_refused_with_the_limit(sender: Sender) -> None:
+    limit = sender.world.store.config.message_bytes_max
+    (refused,) = sender.feed(send(body=b"x" * (limit + 1)))
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+    assert f"over limit {limit} bytes" in (refused.remark or "")

@@ -206,3 +206,11 @@ def test_reply_leaves_out_fields_that_are_absent() -> None:
 def test_code_name_of_a_known_and_of_an_unknown_code() -> None:
     assert code_name(RequestCode.SEND_MESSAGE) == "SEND_MESSAGE"
     assert code_name(4242) == "4242"
+
+
+def test_sends_are_dispatched_one_by_one_where_a_guard_checks_requests() -> None:
+    def accept(_sends: object, _connection: object) -> bool:
+        raise AssertionError
+
+    assert Router([], sends=accept).sends is accept
+    assert Router([], guard=lambda frame, peer: None, sends=accept).sends is None
