@@ -112,7 +112,7 @@ async def _work(target: str, health: tuple[str, int] | None) -> None:
             counted(consumer.abandoned, "handler"),
             consumer.options.close_wait_s,
         )
-        # The interpreter would wait forever for their threads, and asyncio for their tasks.
+        # asyncio would wait forever for tasks that suppress their cancellation.
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

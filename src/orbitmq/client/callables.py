@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextvars import ContextVar, copy_context
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 __all__ = ["HANDLING", "UserCalls", "is_async"]
@@ -25,13 +27,68 @@ def is_async(function: Callable[..., Any]) -> bool:
     )
 
 
+class _DaemonThreads(Executor):
+    """Threads that the interpreter does not wait for at its end, unlike those of ``ThreadPoolExecutor``: a function
+    that never returns would keep the process alive."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = threads
+        self._name = name
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._started = 0
+        self._closed = False
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        if self._closed:
+            raise RuntimeError(f"the threads of {self._name} are closed")
+        future: Future[Any] = Future()
+        self._calls.put((future, functools.partial(function, *arguments, **named)))
+        if not self._idle.acquire(blocking=False) and self._started < self._threads:
+            name = f"{self._name}_{self._started}"
+            self._started += 1
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        return future
+
+    def _serve(self) -> None:
+        calls = self._calls
+        while True:
+            try:
+                call = calls.get_nowait()
+            except Empty:
+                self._idle.release()
+                call = calls.get()
+            if call is None:
+                return
+            future, work = call
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:  # noqa: BLE001 - for the caller
+                    future.set_exception(error)
+            del call, future, work  # an idle thread keeps no message in memory
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more calls; those that wait are cancelled. Never waits for a running function."""
+        self._closed = True
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except Empty:
+                break
+            if call is not None:
+                call[0].cancel()
+        for _ in range(self._started):
+            self._calls.put(None)
+
+
 class UserCalls:
     """A bounded pool of threads, created when the first plain function is called."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = threads
         self._name = name
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Executor | None = None
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The result of ``function``; its exceptions are passed on."""
@@ -43,7 +100,7 @@ class UserCalls:
 
     def in_thread(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, self._name)
+            self._pool = _DaemonThreads(self._threads, self._name)
         # Pass on context variables, for tracing and logging.
         run = copy_context().run
         return asyncio.get_running_loop().run_in_executor(self._pool, run, function, *arguments)
@@ -51,4 +108,4 @@ class UserCalls:
     def close(self) -> None:
         """Accept no more calls. Busy threads end when their function does."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(wait=False)
