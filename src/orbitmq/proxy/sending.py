@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -94,10 +95,10 @@ class Sending:
         self.sent = 0
         """Messages accepted by brokers."""
 
-    def start(self, call: Call, request: pb.SendMessageRequest) -> bool:
+    def start(self, call: Call, request: pb.SendMessageRequest, failed: Callable[[int], None]) -> bool:
         """Start a send that needs no lookup. Returns False if it must go through ``send``.
 
-        Raises ``Refused``.
+        ``failed`` gets the code of an answer other than OK. Raises ``Refused``.
         """
         messages = request.messages
         if len(messages) != 1:
@@ -113,10 +114,12 @@ class Sending:
             return False
         raw = self._binary(on_way, properties, messages[0], sys_flag)
         future = connection.call_binary(_SEND, raw, messages[0].body, timeout_s=CALL_S)
-        future.add_done_callback(functools.partial(self._answered, call, on_way))
+        future.add_done_callback(functools.partial(self._answered, call, on_way, failed))
         return True
 
-    def _answered(self, call: Call, on_way: _Send, future: asyncio.Future[Frame]) -> None:
+    def _answered(
+        self, call: Call, on_way: _Send, failed: Callable[[int], None], future: asyncio.Future[Frame]
+    ) -> None:
         if future.cancelled():
             return
         error = future.exception()
@@ -126,6 +129,8 @@ class Sending:
             assert isinstance(error, OrbitError)
             self._failed(on_way.topic, error)
             response = pb.SendMessageResponse(status=refused_by(error).status)
+        if (code := response.status.code) != pb.OK:
+            failed(code)
         call.answer(response.SerializeToString())
 
     async def send(self, call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
@@ -272,14 +277,18 @@ class Sending:
             0,
             True,
         )
-        answer = await self._brokers.rpc.call(
-            on_way.address,
-            _SEND_BATCH,
-            None,
-            body,
-            timeout_s=CALL_S,
-            ext=self._brokers.signed(fields, body),
-        )
+        try:
+            answer = await self._brokers.rpc.call(
+                on_way.address,
+                _SEND_BATCH,
+                None,
+                body,
+                timeout_s=CALL_S,
+                ext=self._brokers.signed(fields, body),
+            )
+        except OrbitError as error:
+            self._failed(topic, error)
+            raise
         return self._response(on_way, answer)
 
     def _response(self, on_way: _Send, frame: Frame) -> pb.SendMessageResponse:

@@ -266,14 +266,13 @@ class Service:
         request = _parsed(pb.SendMessageRequest, data)
         try:
             self._client_id(call)
-            if self._access is None and self._sending.start(call, request):
+            if self._access is None and self._sending.start(call, request, self._count_send):
                 return None
         except Refused as refused:
-            self._count("SendMessage", refused.code)
-            call.answer(pb.SendMessageResponse(status=refused.status).SerializeToString())
+            self._answer_send(call, pb.SendMessageResponse(status=refused.status))
             return None
         except OrbitError as error:
-            call.answer(pb.SendMessageResponse(status=refused_by(error).status).SerializeToString())
+            self._answer_send(call, pb.SendMessageResponse(status=refused_by(error).status))
             return None
         return self._send(call, request)
 
@@ -286,8 +285,15 @@ class Service:
             response = pb.SendMessageResponse(status=refused.status)
         except OrbitError as error:
             response = pb.SendMessageResponse(status=refused_by(error).status)
-        self._count("SendMessage", response.status.code)
+        self._answer_send(call, response)
+
+    def _answer_send(self, call: Call, response: pb.SendMessageResponse) -> None:
+        if response.status.code != pb.OK:
+            self._count_send(response.status.code)
         call.answer(response.SerializeToString())
+
+    def _count_send(self, code: int) -> None:
+        self._count("SendMessage", code)
 
     async def _receive(self, call: Call, data: bytes) -> None:
         request = _parsed(pb.ReceiveMessageRequest, data)
