@@ -161,8 +161,11 @@ class _Probes:
         if path == "/ready":
             try:
                 await self._consumer.wait_ready(0.5)
+                fault = self._consumer.fault
             except OrbitError as error:
-                return "503 Service Unavailable", plain, f"{error}\n".encode()
+                fault = str(error)
+            if fault:
+                return "503 Service Unavailable", plain, f"{fault}\n".encode()
             return "200 OK", plain, b"ok\n"
         if path == "/metrics":
             if self._page is None:

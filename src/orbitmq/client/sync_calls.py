@@ -204,6 +204,12 @@ class PushCalls(AssignedCalls):
         """Have ``hook`` called around each call of a handler. Only before the start."""
         self._client.add_hook(hook)
 
+    @property
+    def fault(self) -> str:
+        """Why nothing is consumed; empty if nothing is wrong. Either the consumer is stopped, no broker answered its
+        last heartbeat, or handlers are running and none has finished for ``consume_timeout_s``."""
+        return self._client.fault
+
     def suspend(self) -> None:
         """Pull nothing until ``resume``; messages already here are still handled."""
         self._client.suspend()

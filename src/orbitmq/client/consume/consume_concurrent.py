@@ -71,6 +71,8 @@ class ConcurrentService:
         self._settle_planned = False
         self._call_time = CallTime()
         self._groups = 0
+        self.progressed = 0.0
+        """When a handler last finished, or began while no other ran (monotonic seconds)."""
 
     @property
     def running(self) -> int:
@@ -123,6 +125,8 @@ class ConcurrentService:
                 self._idle.append(waiting)
                 await waiting
                 continue
+            if not self._running:
+                self.progressed = self._clock.monotonic()
             self._running += 1
             self._quiet.clear()
             try:
@@ -176,6 +180,8 @@ class ConcurrentService:
     def _settle(self) -> None:
         """Finish the successful messages, adjacent ones of one queue together."""
         finished, self._finished = self._finished, []
+        if finished:
+            self.progressed = self._clock.monotonic()
         last: ProcessQueue | None = None
         bucket: list[ReceivedMessage] = []
         for held, messages in finished:
@@ -190,6 +196,7 @@ class ConcurrentService:
     async def _finish_other(
         self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage], outcome: Outcome
     ) -> None:
+        self.progressed = self._clock.monotonic()
         again = await self._settler.finish_other(held, messages, outcome)
         if again and not held.ending:
             self._tasks.start(self._submit_again(held, handler, again), "consume-again")

@@ -77,6 +77,8 @@ class OrderlyService:
         self._stopping = False
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self.progressed = 0.0
+        """When a handler last finished, or began while no other ran (monotonic seconds)."""
 
     @property
     def running(self) -> int:
@@ -110,6 +112,8 @@ class OrderlyService:
         if first is None or held.ending or self._stopping:
             return 0.0
         handler = self._handlers.of_message(first)
+        if not self._running:
+            self.progressed = self._clock.monotonic()
         self._running += 1
         self._quiet.clear()
         try:
@@ -118,6 +122,7 @@ class OrderlyService:
                 messages, outcome = await self._call(held, handler)
             else:
                 messages, outcome = await self._call_group(held, handler)
+            self.progressed = self._clock.monotonic()
             if outcome is None:
                 return 0.0
             if outcome.reply is not None:

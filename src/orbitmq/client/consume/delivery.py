@@ -94,6 +94,14 @@ class Delivery:
         return 0 if service is None else service.running
 
     @property
+    def stalled_s(self) -> float:
+        """Seconds since a handler last finished, while handlers run; otherwise 0."""
+        service = self._concurrent or self._orderly
+        if service is None or not service.running:
+            return 0.0
+        return self._membership.steady.monotonic() - service.progressed
+
+    @property
     def handles_here(self) -> bool:
         """Whether the calling thread or task is a handler of this consumer."""
         service = self._concurrent or self._orderly

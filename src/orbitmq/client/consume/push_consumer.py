@@ -32,6 +32,7 @@ from orbitmq.client.options import PushOptions, build_options
 from orbitmq.client.settings import PushSettings
 from orbitmq.runtime.clock import SYSTEM_CLOCK, Clock
 from orbitmq.runtime.tasks import TaskOwner, every
+from orbitmq.runtime.words import counted
 
 if TYPE_CHECKING:
     from orbitmq.client.trace import TraceDispatcher
@@ -233,6 +234,22 @@ class PushConsumer(AssignedConsumer):
         if self._tracer is not None:
             await self._tracer.stop()
         self._delivery.close()
+
+    @property
+    def fault(self) -> str:
+        """Why nothing is consumed; empty if nothing is wrong. Either the consumer is stopped, no broker answered its
+        last heartbeat, or handlers are running and none has finished for ``consume_timeout_s``."""
+        if not self._instance.running:
+            return "the consumer is not running"
+        if self._instance.leaving:
+            return "the consumer is stopping"
+        stalled_s = self._delivery.stalled_s
+        if stalled_s > self.options.consume_timeout_s:
+            return (
+                f"{counted(self._delivery.running, 'handler')} running, and none has finished for "
+                f"{stalled_s:.0f} s (consume_timeout_s is {self.options.consume_timeout_s:g})"
+            )
+        return self._instance.membership_fault
 
     @property
     def handles_here(self) -> bool:

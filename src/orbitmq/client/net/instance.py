@@ -110,6 +110,8 @@ class ClientInstance:
         self._refreshed_at: dict[str, float] = {}
         self.broker_versions: dict[str, int] = {}
         """The version each broker address returned with its last heartbeat."""
+        self._unanswered: dict[str, OrbitError] = {}
+        """By broker address: why its last heartbeat failed."""
         self._greeting: set[str] = set()
         self._greeted: set[str | None] = set()
         self._silent: set[str | None] = set()
@@ -444,9 +446,26 @@ class ClientInstance:
             answer = await self.ask(address, RequestCode.HEART_BEAT, HeartBeatRequest(), body)
             self.broker_versions[address] = answer.version
             self._silent.discard(address)
+            self._unanswered.pop(address, None)
+        except OrbitError as error:
+            self._unanswered[address] = error
+            raise
         finally:
             self._heartbeats.discard(answered)
             answered.set_result(None)
+
+    @property
+    def membership_fault(self) -> str:
+        """Why no broker has this client as a member; empty if one answered its last heartbeat."""
+        known = {address for data in self.book.brokers() for address in data.broker_addrs.values()}
+        if not known:
+            return "no broker is known"
+        if (known & self.broker_versions.keys()) - self._unanswered.keys():
+            return ""
+        failures = [
+            f"{address}: {self._unanswered[address]}" for address in sorted(known & self._unanswered.keys())
+        ]
+        return f"no broker has answered the last heartbeat: {'; '.join(failures) or 'none failed yet'}"
 
     async def _unregister(self) -> None:
         producer, consumer = self._member.producer_data(), self._member.consumer_data()
