@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -137,6 +138,7 @@ def token_matches(session: Session, given: str) -> bool:
 # -- users from a file -------------------------------------------------------------------------------------
 
 _COST: Final = 2**14
+_HASH: Final = re.compile(r"scrypt\$[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{86}==")
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
@@ -164,7 +166,7 @@ class UserFile:
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             parts = line.strip().split(":", 2)
-            if len(parts) != 3 or not parts[2].startswith("scrypt$"):
+            if len(parts) != 3 or not _HASH.fullmatch(parts[2]):
                 raise ConfigError(f"{self._path}:{number}: not of the form name:role:scrypt$salt$hash")
             found[parts[0]] = (Role.parse(parts[1]), parts[2])
         return found
@@ -180,9 +182,10 @@ class UserFile:
     @staticmethod
     def add(path: Path, user: str, role: Role, password: str) -> None:
         """Add or replace a user."""
-        if not user or ":" in user or user != user.strip():
+        if not user or user != user.strip() or user.startswith("#") or ":" in user or not user.isprintable():
             raise ConfigError(
-                f"{user!r} cannot be the name of a user: it is empty or contains a colon or a space"
+                f"{user!r} cannot be the name of a user: it is empty, starts with #, starts or ends with a space,"
+                " or contains a colon or a control character"
             )
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         kept = [line for line in lines if line.split(":", 1)[0].strip() != user]

@@ -192,20 +192,20 @@ class Browser:
         admin = Admin(NAME_SERVER, clock=cluster.clock)
         admin._rpc = cluster  # type: ignore[assignment]  # has what is used of it
         self.console = Console(admin, settings)
-        self._client = httpx.AsyncClient(
+        self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.console.app),
             base_url="http://localhost",
             headers={"accept": "text/html", "origin": "http://localhost"},
         )
 
     async def get(self, path: str, **query: str) -> httpx.Response:
-        return await self._client.get(path, params=query or None)
+        return await self.client.get(path, params=query or None)
 
     async def post(self, action: str, **form: str) -> httpx.Response:
         """A form of a page, not confirmed unless it says so."""
         token = _TOKEN.search((await self.get("/topics")).text)
         assert token is not None
-        return await self._client.post(f"/do/{action}", data={"token": token.group(1), **form})
+        return await self.client.post(f"/do/{action}", data={"token": token.group(1), **form})
 
 
 def browse(
@@ -220,7 +220,7 @@ def browse(
         try:
             return await work(browser)
         finally:
-            await browser._client.aclose()
+            await browser.client.aclose()
             browser.console.services.history.close()
 
     return asyncio.run(run())
