@@ -93,7 +93,7 @@ async def test_place_that_is_not_there_in_time_is_a_time_out_of_its_own() -> Non
         async with Producer("places", stub.name_server, max_in_flight=2) as producer:
             waiting = [asyncio.create_task(producer.send(Message("T", "x"))) for _ in range(2)]
             await until(lambda: len(stub.sends) == 2, "two on the way")
-            with pytest.raises(TooManyInFlightError, match="2 sends are on the way"):
+            with pytest.raises(TooManyInFlightError, match="2 sends are in flight"):
                 await producer.send(Message("T", "third"), timeout_s=0.05)
             cancelled = asyncio.create_task(producer.send(Message("T", "fourth")))
             await asyncio.sleep(0)

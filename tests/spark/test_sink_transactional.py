@@ -126,7 +126,7 @@ def test_rows_of_a_failed_task_are_never_seen_and_order_in_a_queue_is_kept(
 def test_options_that_cannot_be_meant_are_refused(spark: SparkSession, broker: RunningBroker) -> None:
     frame = register(spark).sql("SELECT 'x' AS body, 3 AS delay_level")
     writer = frame.write.format("rocketmq").option("namesrvAddr", broker.name_server).option("topic", "T")
-    with pytest.raises(Exception, match="'delay_level' does not go with mode=transactional"):
+    with pytest.raises(Exception, match="'delay_level' cannot be used with mode=transactional"):
         writer.option("mode", "transactional").mode("append").save()
     with pytest.raises(Exception, match="dedup and transactional are accepted"):
         writer.option("mode", "exactly-once").mode("append").save()
