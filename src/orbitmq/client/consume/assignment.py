@@ -117,10 +117,38 @@ class Assignment:
         async with self._changing:
             if self._instance.leaving:
                 return True
+            restarting = [held for held in self._held.values() if held.restarting]
+            restarted = [await self._restart(held) for held in restarting]
             balanced = await (self._rebalance_topics() if self._given is None else self._take_given())
+            balanced &= all(restarted)
             if balanced:
                 self._balanced.set()
             return balanced
+
+    async def _restart(self, held: ProcessQueue) -> bool:
+        """Read a queue of a deleted topic from offset 0: at the old offset a consumer would miss the messages before
+        it when the topic is recreated and filled beyond that offset. False to try again soon.
+
+        A broker deletes a topic's offsets with it. If it still has the group's offset, it only lost the topic's
+        config, and consuming continues there.
+        """
+        queue, store = held.queue, self._offsets.store
+        if not await self._reader.release(held):
+            return False
+        store.forget(queue)
+        offset = 0
+        try:
+            if not self._membership.broadcasting:
+                offset = max(0, await store.stored(queue, or_zero=False))
+        except OrbitError as error:
+            self._warn(("restart", queue.broker_name), "queue not restarted queue=%s error=%s", queue, error)
+            return False
+        if self._locks is not None and not await self._locks.lock([queue]):
+            return False
+        text = "broker does not have the topic any more, queue restarts group=%s queue=%s from=%d to=%d"
+        logger.warning(text, self._membership.group, queue, held.next_offset, offset)
+        self.take(queue, offset).paused = held.paused
+        return True
 
     async def _rebalance_topics(self) -> bool:
         balanced = True
@@ -212,7 +240,7 @@ class Assignment:
             if queue.topic != topic:
                 continue
             stuck = self._is_stuck(held)
-            if queue not in mine or stuck or held.ending:
+            if queue not in mine or stuck or (held.ending and not held.restarting):
                 if stuck and queue in mine:
                     logger.error("queue not pulled for two minutes, restarting it queue=%s", queue)
                 released = await self._release(held)

@@ -149,6 +149,7 @@ class Fetching:
             held.end()  # the rebalance takes the queue again at its new offset
             self._membership.rebalance_wanted.set()
             return
+        held.answered = True
         held.next_offset = result.next_offset
         messages = result.messages
         if messages:
@@ -159,6 +160,10 @@ class Fetching:
 
     async def _failed(self, held: ProcessQueue, subscription: SubscriptionData, error: OrbitError) -> None:
         if held.ending:
+            return
+        if held.answered and self._puller.is_deleted(held.queue, error):
+            held.restart()
+            self._membership.rebalance_wanted.set()
             return
         if subscription.class_filter_mode:
             await self._find_filter_servers(held.queue.topic)

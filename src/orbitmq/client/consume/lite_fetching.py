@@ -136,11 +136,15 @@ class LiteFetching:
             await asyncio.sleep(_FLOW_CONTROL_S)
             return
         except OrbitError as error:
-            if not held.ending:
+            if held.answered and not held.ending and self._puller.is_deleted(held.queue, error):
+                held.restart()
+                self._membership.rebalance_wanted.set()
+            elif not held.ending:
                 await self._puller.failed(held.queue, held.next_offset, error)
             return
         if held.ending or self.stopping:
             return
+        held.answered = True
         held.next_offset = result.next_offset
         if result.messages:
             held.put(result.messages)

@@ -26,6 +26,7 @@ class ProcessQueue:
     __slots__ = (
         "_order",
         "_room",
+        "answered",
         "bytes_max",
         "consuming",
         "count_max",
@@ -41,6 +42,7 @@ class ProcessQueue:
         "offset_is_set",
         "paused",
         "queue",
+        "restarting",
         "runner_active",
         "size",
         "span_max",
@@ -62,6 +64,10 @@ class ProcessQueue:
         """No longer ours: nothing of it may be committed."""
         self.ending = False
         """Being released: no handler is started, but running handlers may still commit."""
+        self.answered = False
+        """A pull of it has succeeded."""
+        self.restarting = False
+        """Its topic was deleted: the rebalance reads the queue again from its beginning."""
         self.paused = False
         self.waiting = False
         """Deliberately not pulled: the cache is full, or the queue is paused."""
@@ -166,6 +172,11 @@ class ProcessQueue:
         """Mark it as no longer ours; wakes the loop that waits for room."""
         self.dropped = True
         self.end()
+
+    def restart(self) -> None:
+        """Drop it because its topic was deleted: its offsets mean nothing in a topic of the same name."""
+        self.restarting = True
+        self.drop()
 
     def clear(self) -> None:
         """Forget all messages."""

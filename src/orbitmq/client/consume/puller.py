@@ -22,6 +22,7 @@ from orbitmq.errors import (
     RecordError,
     SubscriptionNotExist,
     SubscriptionNotLatest,
+    TopicNotFound,
     error_for_code,
 )
 from orbitmq.model.names import unwrap_namespace
@@ -181,6 +182,7 @@ class Puller:
 
     async def _address(self, queue: MessageQueue) -> tuple[int, str]:
         book = self._instance.book
+        self._asked.pop(queue, None)
         data = book.broker(queue.broker_name)
         if data is None:
             await book.refresh(queue.topic)
@@ -195,6 +197,11 @@ class Puller:
                 found = others[0] if others else found
         self._asked[queue] = found[0]
         return found
+
+    def is_deleted(self, queue: MessageQueue, error: OrbitError) -> bool:
+        """Whether a pull failed because its master does not have the topic. A slave may only not have it yet, and a
+        name server may be empty after a restart."""
+        return isinstance(error, TopicNotFound) and self._asked.get(queue) == MASTER_ID
 
     async def failed(self, queue: MessageQueue, offset: int, error: OrbitError) -> None:
         """After a failed pull: refresh the route if it may be out of date, log (rate-limited), and pause."""
