@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from tests.golden import data
-from tests.unit.broker.kit import Asker, safe_file
+from tests.unit.broker.kit import Asker, FakeConnection, safe_file
 
 from orbitmq.broker.config import BrokerConfig, change_option
 from orbitmq.broker.events import BrokerEvents
@@ -18,8 +20,11 @@ from orbitmq.broker.tables.groups import GroupTable
 from orbitmq.broker.tables.offsets import ConsumerOffsets
 from orbitmq.codes import SerializeType
 from orbitmq.requests import RequestCode
+from orbitmq.runtime.safe_file import SafeFile
+from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.testing.manual_clock import ManualClock
-from orbitmq.wire.frame import Frame
+from orbitmq.wire.frame import Frame, encode_request
+from orbitmq.wire.header import Header, encode_ext
 from orbitmq.wire.headers import (
     DeleteSubscriptiongroupRequest,
     GetSubscriptiongroupConfigRequest,
@@ -28,11 +33,11 @@ from orbitmq.wire.headers import (
 
 
 class World:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tasks: TaskOwner | None = None) -> None:
         clock = ManualClock()
         self.config = BrokerConfig()
         self.groups = GroupTable(
-            self.config, clock, safe_file(directory, "groups.json"), events=BrokerEvents()
+            self.config, clock, safe_file(directory, "groups.json"), BrokerEvents(), tasks
         )
         self.offsets = ConsumerOffsets(self.config, clock, safe_file(directory, "offsets.json"))
         self.deleted: list[str] = []
@@ -67,6 +72,54 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "header", "body"),
+    [
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, b'{"groupName":"g","retryMaxTimes":3}'),
+        (
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            None,
+            b'{"groupConfigList":[{"groupName":"new"}]}',
+        ),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptiongroupRequest(group_name="g"), b""),
+        (
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+            UpdateAndGetGroupForbiddenRequest(group="g", topic="T", readable=False),
+            b"",
+        ),
+    ],
+    ids=["update", "list", "delete", "forbid"],
+)
+def test_a_change_is_saved_by_another_thread_and_not_answered_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, header: Header | None, body: bytes
+) -> None:
+    """A sync on the event loop holds every client for as long as the disk takes."""
+    writers: list[int] = []
+    save = SafeFile.save
+
+    def noted(self: SafeFile, content: bytes) -> None:
+        writers.append(threading.get_ident())
+        save(self, content)
+
+    async def scenario() -> None:
+        tasks = TaskOwner("test")
+        world = World(tmp_path, tasks)
+        world.groups.find("g")
+        await world.groups.saves.saved()
+        writers.clear()
+        ext = {} if header is None else encode_ext(header)
+        request = encode_request(code, 7, ext, body, SerializeType.JSON)
+        assert world.asker.dispatch(request) is None, "answered before the change is on disk"
+        answer = await cast(FakeConnection, world.asker.connection).slow
+        assert answer.code == 0
+        assert writers, "answered before the save"
+        await tasks.close()
+
+    monkeypatch.setattr(SafeFile, "save", noted)
+    asyncio.run(scenario())
+    assert threading.get_ident() not in writers
 
 
 def test_a_group_is_created_changed_and_shown(world: World) -> None:

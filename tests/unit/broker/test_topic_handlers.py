@@ -114,6 +114,12 @@ def test_a_change_is_saved_by_another_thread_and_not_answered_before(
         answer = await cast(FakeConnection, world.asker.connection).slow
         assert answer.code == 0
         assert writers, "answered before the save"
+        writers.clear()
+        ext = encode_ext(DeleteTopicInBrokerRequest(topic=TOPIC.topic))
+        request = encode_request(RequestCode.DELETE_TOPIC_IN_BROKER, 8, ext, b"", SerializeType.JSON)
+        assert world.asker.dispatch(request) is None, "answered before the deletion is on disk"
+        answer = await cast(FakeConnection, world.asker.connection).slow
+        assert answer.code == 0
         await tasks.close()
         world.store.close()
 

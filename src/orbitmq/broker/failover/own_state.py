@@ -35,7 +35,13 @@ class _Kept(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class OwnState:
-    """One broker's durable failover state. Every change is on disk when the call returns."""
+    """One broker's durable failover state. Every change is on disk when the call returns.
+
+    It is saved on the event loop, unlike topics and groups. Each step of an election relies on the state of the step
+    before it. While another thread saved, the loop could handle a lost lease or a new master, and begin a second
+    change between a step's checks and its save. A change happens once per election, before the member leads or
+    follows, and once when a doubt ends, so the syncs hold up few clients.
+    """
 
     def __init__(self, file: SafeFile, *, is_empty: bool, was_clean: bool) -> None:
         """``is_empty``: the log has no bytes. ``was_clean``: the store was last closed cleanly. Raises

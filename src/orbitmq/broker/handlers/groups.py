@@ -76,12 +76,19 @@ class GroupHandlers:
             if not decode_body(_GroupName, call.body).group_name:
                 raise InvalidParameter("the group name is blank")
             self._apply([decode_body(SubscriptionGroupConfig, call.body)], call.peer.remote_text)
-        return _after(self._known_elsewhere) if self._known_elsewhere else Reply()
+        return self._when_known()
 
     def update_groups(self, call: Call[Empty]) -> Reply | Awaitable[Reply]:
         """Apply all changes or none."""
         self._apply(SubscriptionGroupList.decode(call.body).group_config_list, call.peer.remote_text)
-        return _after(self._known_elsewhere) if self._known_elsewhere else Reply()
+        return self._when_known()
+
+    def _when_known(self, reply: Reply | None = None) -> Reply | Awaitable[Reply]:
+        """Answers when the change is on disk, which another thread waits for, and others know it."""
+        saves = self._groups.saves
+        waits = [*((saves.saved,) if saves.is_running else ()), *self._known_elsewhere]
+        answer = Reply() if reply is None else reply
+        return _after(waits, answer) if waits else answer
 
     def _apply(self, configs: Sequence[SubscriptionGroupConfig], caller: str) -> None:
         for config in configs:
@@ -99,7 +106,7 @@ class GroupHandlers:
             # Apache answers bad attributes with a different code.
             raise ServerError(error.remark) from None
 
-    def delete_group(self, call: Call[DeleteSubscriptiongroupRequest]) -> Reply:
+    def delete_group(self, call: Call[DeleteSubscriptiongroupRequest]) -> Reply | Awaitable[Reply]:
         group = call.header.group_name
         logger.info(
             "group deleted by request caller=%s group=%s offsets=%s",
@@ -111,7 +118,7 @@ class GroupHandlers:
         if call.header.drops_offsets:
             self._offsets.remove_group(group)
         self._deleted(group)
-        return Reply()
+        return self._when_known()
 
     def group_config(self, call: Call[GetSubscriptiongroupConfigRequest]) -> Reply:
         config = self._groups.find(call.header.group)
@@ -119,7 +126,7 @@ class GroupHandlers:
             raise SubscriptionGroupNotExist(f"group {call.header.group} does not exist on this broker")
         return Reply(body=encode_body(config))
 
-    def forbidden(self, call: Call[UpdateAndGetGroupForbiddenRequest]) -> Reply:
+    def forbidden(self, call: Call[UpdateAndGetGroupForbiddenRequest]) -> Reply | Awaitable[Reply]:
         header = call.header
         if header.readable is not None:
             check_group(header.group)
@@ -127,10 +134,11 @@ class GroupHandlers:
             self._groups.forbid_reading(header.group, header.topic, forbidden=not header.readable)
         readable = not self._groups.forbidden(header.group, header.topic)
         answer = GroupForbidden(group=header.group, topic=header.topic, readable=readable)
-        return Reply(body=answer.encode())
+        reply = Reply(body=answer.encode())
+        return reply if header.readable is None else self._when_known(reply)
 
 
-async def _after(waits: Sequence[Callable[[], Awaitable[None]]]) -> Reply:
+async def _after(waits: Sequence[Callable[[], Awaitable[None]]], reply: Reply) -> Reply:
     for wait in waits:
         await wait()
-    return Reply()
+    return reply

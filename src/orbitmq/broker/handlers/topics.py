@@ -143,7 +143,7 @@ class TopicHandlers:
             # Apache answers bad attributes with a different code.
             raise ServerError(error.remark) from None
 
-    def delete_topic(self, call: Call[DeleteTopicInBrokerRequest]) -> Reply:
+    def delete_topic(self, call: Call[DeleteTopicInBrokerRequest]) -> Reply | Awaitable[Reply]:
         """Delete a topic, its offsets and its queues. The log keeps the messages until they expire."""
         topic = call.header.topic
         if not topic.strip():
@@ -162,7 +162,7 @@ class TopicHandlers:
             self._offsets.remove_topic(name)
             self._store.delete_topic(name)
             self._deleted(name)
-        return Reply()
+        return self._when_known()
 
     def topic_config(self, call: Call[GetTopicConfigRequest]) -> Reply:
         config = self._topics.find(call.header.topic)

@@ -1,6 +1,7 @@
 """The subscription groups of this broker (Apache: SubscriptionGroupManager, file ``subscriptionGroup.json``).
 
-Configs are replaced, never changed in place; every change bumps the data version and is saved (see ``topics``).
+Configs are replaced, never changed in place; every change bumps the data version and is on disk after
+``saves.saved()`` (see ``topics``).
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class GroupTable:
         self.bound.check(f"group {group} is not created")
         created = SubscriptionGroupConfig(group_name=group)
         # If it is lost, the next heartbeat recreates it, so no request waits for the disk.
-        self._put_all([created], aside=True)
+        self._put_all([created])
         return created
 
     def forbidden(self, group: str, topic: str) -> bool:
@@ -165,7 +166,7 @@ class GroupTable:
         self._file.forget(group)
         logger.info("group deleted group=%s", group)
         self._bump()
-        self.saves.now()
+        self.saves.aside()
         return known is not None
 
     def disable_consume(self, group: str) -> None:
@@ -191,7 +192,7 @@ class GroupTable:
         if after != before:
             logger.info("group %s reading group=%s topic=%s", "stopped" if forbidden else "let", group, topic)
             self._bump()
-            self.saves.now()
+            self.saves.aside()
 
     def replace_all(
         self,
@@ -241,16 +242,13 @@ class GroupTable:
         others = {**self._others, _FORBIDDEN_MEMBER: self.forbidden_table}
         return self._file.content(self.data_version, self.configs, others)
 
-    def _put_all(self, configs: Sequence[SubscriptionGroupConfig], *, aside: bool = False) -> None:
+    def _put_all(self, configs: Sequence[SubscriptionGroupConfig]) -> None:
         for config in configs:
             known = self.configs.get(config.group_name)
             self.configs[config.group_name] = config
             logger.info("group %s config=%s", "created" if known is None else "changed", config)
             self._bump()
-        if aside:
-            self.saves.aside()
-        else:
-            self.saves.now()
+        self.saves.aside()
 
     def _bump(self) -> None:
         self.data_version = self.data_version.next(self._clock.now_ms())

@@ -4,8 +4,9 @@ A broker may hold tens of thousands of configs and rewrites the file at every ch
 therefore cached while the config is the same object, so a rewrite is mostly a join. Config members that this project
 does not know are kept separately and written back.
 
-Saving takes six disk syncs. An operator's changes are saved before the response. Changes that clients cause in
-passing (a heartbeat may name hundreds of new groups) are saved once per set of changes, on a thread (``TableSaves``).
+Saving takes six disk syncs, so a thread does it, once per set of changes (``TableSaves``). An operator's changes are
+saved before the response; changes that clients cause in passing (a heartbeat may name hundreds of new groups) are not
+waited for.
 """
 
 from __future__ import annotations

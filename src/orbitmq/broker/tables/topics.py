@@ -206,13 +206,13 @@ class TopicTable:
         self._put_all(altered, aside=True)
 
     def delete(self, topic: str) -> bool:
-        """Remove a topic's config; returns False when there is none."""
+        """Remove a topic's config; returns False when there is none. On disk after ``saves.saved()``."""
         if self.configs.pop(topic, None) is None:
             return False
         self._file.forget(topic)
         logger.info("topic deleted topic=%s", topic)
         self._bump()
-        self.saves.now()
+        self.saves.aside()
         return True
 
     def touch(self) -> None:
