@@ -257,7 +257,11 @@ class _Tools:
             letters = [
                 letter async for letter in deadletters.each_dead_letter(admin, group, ids=[message_id])
             ]
+            if not letters:
+                raise _told(f"group {group} has no open dead letter {message_id}")
             done = [outcome async for _, outcome in deadletters.resend_paced(admin, group, letters[:1])]
+            if failures := [outcome[1:] for outcome in done if outcome.startswith("!")]:
+                raise _told(f"not sent: {failures[0]}")
             return {"sent": done}
 
         return _dict(await self._ask(question, group=group))

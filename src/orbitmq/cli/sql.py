@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -148,7 +149,8 @@ def _tuples(rows: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _plain(value: Any) -> Any:
-    """Converts a value for JSON. Bytes become text if they are UTF-8, otherwise Base64 with a prefix."""
+    """Converts a value for JSON. Bytes become text if they are UTF-8, otherwise Base64 with a prefix. ``nan`` and
+    ``inf`` become text, because JSON has no such numbers."""
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")
@@ -162,6 +164,8 @@ def _plain(value: Any) -> Any:
         if value and all(isinstance(one, tuple) and len(one) == 2 for one in value):  # a map
             return {str(_plain(key)): _plain(one) for key, one in value}
         return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value if value is None or isinstance(value, str | int | float) else str(value)
 
 

@@ -66,7 +66,7 @@ class Supervisor:
         self._on_restart = on_restart
         self._tasks = TaskOwner("supervisor")
         self._running: dict[str, asyncio.subprocess.Process] = {}
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         try:
@@ -127,12 +127,14 @@ class Supervisor:
             while await process.stdout.readline():  # a full pipe would block the child
                 pass
             status = await process.wait()
-            if self._stopping:
+            if self._stopping.is_set():
                 return
             if clock() - began > STABLE_AFTER_S:
                 wait_s = self._policy.first_s
             logger.error("process ended name=%s status=%s restart_in_s=%s", child.name, status, wait_s)
             await asyncio.sleep(wait_s)
+            if self._stopping.is_set():  # nothing would stop a process that starts now
+                return
             wait_s = min(wait_s * 2, self._policy.most_s)
             try:
                 line = await self._start(child)
@@ -144,7 +146,7 @@ class Supervisor:
                 self._on_restart(child.name, line)
 
     async def _stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         for process in self._running.values():
             if process.returncode is None and process.stdin is not None:
                 process.stdin.close()
