@@ -1,6 +1,7 @@
 """How long a polite sender waits while other producers flood the broker.
 
-    python -m benchmarks.fairness [--seconds 5] [--producers 4] [--in-flight 2000] [--ours-only] [--json FILE]
+    python -m benchmarks.fairness [--seconds 5] [--producers 4] [--in-flight 2000] [--sync-flush] [--ours-only]
+        [--json FILE]
 
 One process floods: each of its connections keeps so many sends on their way and replaces every answered one. Another
 one sends, waits for the answer, sends again, and its waits are the figures. Both are written on bare frames and the
@@ -148,6 +149,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--producers", type=int, default=4)
     parser.add_argument("--in-flight", type=int, default=2000)
+    parser.add_argument("--sync-flush", action="store_true", help="acknowledge only flushed messages")
     parser.add_argument("--ours-only", action="store_true")
     parser.add_argument("--json")
     parser.add_argument("--flood", help=argparse.SUPPRESS)
@@ -160,17 +162,20 @@ def main() -> None:
         "in_flight": arguments.in_flight,
         "seconds": arguments.seconds,
     }
+    flush = "SYNC_FLUSH" if arguments.sync_flush else "ASYNC_FLUSH"
     results: dict[str, Any] = {}
     with ExitStack() as stack:
         ours = stack.enter_context(OrbitNamesrv())
-        broker = stack.enter_context(OrbitBroker(ours))
+        broker = stack.enter_context(OrbitBroker(ours, flushDiskType=flush))
         create_topic(ours, broker, TOPIC, queue_count=4)
         results["orbitmq"] = measure(broker, **load)
     if not arguments.ours_only and not missing_tools():
         prepare()
         with ExitStack() as stack:
             theirs = stack.enter_context(ApacheNamesrv(LATEST))
-            apache = stack.enter_context(ApacheBroker(LATEST, theirs, jvm_args=BENCH_JVM))
+            apache = stack.enter_context(
+                ApacheBroker(LATEST, theirs, jvm_args=BENCH_JVM, flushDiskType=flush)
+            )
             create_topic(theirs, apache, TOPIC, queue_count=4)
             measure(apache, **load)  # warm
             results[f"apache-{LATEST}"] = measure(apache, **load)
