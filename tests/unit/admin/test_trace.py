@@ -14,8 +14,8 @@ from orbitmq.admin.errors import AdminError
 from orbitmq.admin.trace import Traces
 from orbitmq.errors import NoMessage
 
-OLD_PUB = "Pub 100 r shop T id tag key host 5 12 0 true"
-PUB = "Pub 100 r shop T id tag key host 5 12 0 offset-id false"
+OLD_PUB = "Pub 100 r shop T id tag key host 5 12 0 false"
+PUB = "Pub 100 r shop T id tag key host 5 12 0 offset-id true"
 SUB = "SubAfter req id 7 true key 0 200 billing"
 OLD_SUB = "SubAfter req id 7 false key"
 
@@ -30,7 +30,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, *records: str) -> Traces:
     return asyncio.run(trace.message_trace(Scripted(), "id"))
 
 
-@pytest.mark.parametrize(("record", "success"), [(PUB, False), (OLD_PUB, True)])
+@pytest.mark.parametrize(("record", "success"), [(PUB, True), (OLD_PUB, False)])
 def test_send_is_read_from_old_and_new_clients(
     monkeypatch: pytest.MonkeyPatch, record: str, success: bool
 ) -> None:
