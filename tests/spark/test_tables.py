@@ -91,7 +91,7 @@ def test_columns_are_added_and_widened_and_everything_else_stops(
     table.send({"id": 4, "n": 4, "city": "Bonn"})
     with pytest.raises(PipelineError, match=r"column 'id' is int in the table and string in the rows"):
         table.run("id string, n bigint, city string")
-    with pytest.raises(PipelineError, match="no column 'city'"):
+    with pytest.raises(PipelineError, match="lack column 'city'"):
         table.run("id int, n bigint")
     assert table.rows("id, n, city") == expected, "a refused batch leaves the table as it was"
     table.run("id int, n int, city string")  # the batch that was refused, now with columns that fit
@@ -152,7 +152,7 @@ def test_plain_files_hold_whole_batches_with_all_columns_of_a_message(
     assert {row[1:3] for row in found} == {("k", table.topic)}
     assert spark.read.parquet(str(path)).count() == 6
     table.send({"id": 6})
-    with pytest.raises(PipelineError, match="no column 'topic'"):
+    with pytest.raises(PipelineError, match="lack column 'topic'"):
         table.run("id int")
 
 

@@ -45,7 +45,7 @@ def evolve(table: StructType, rows: StructType, name: str) -> Evolution:
     missing = [field.name for key, field in known.items() if key not in given]
     if missing:
         raise RunFailed(
-            f"{name}: the rows have no column {missing[0]!r} which the table has. Select it (null AS "
+            f"{name}: the rows lack column {missing[0]!r}, which the table has. Select it (null AS "
             f"{missing[0]}), or write to a new table"
         )
     added: list[StructField] = []

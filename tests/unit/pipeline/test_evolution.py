@@ -59,7 +59,7 @@ def test_types_become_wider_and_narrow_rows_fit_wide_columns(old: DataType, new:
         ),
         (columns(a=LongType()), columns(a=DoubleType()), "nothing else"),
         (columns(a=DecimalType(10, 2)), columns(a=DecimalType(12, 3)), "decimal"),
-        (columns(a=LongType(), b=LongType()), columns(a=LongType()), "no column 'b'"),
+        (columns(a=LongType(), b=LongType()), columns(a=LongType()), "lack column 'b'"),
         (columns(a=LongType()), columns(a=LongType(), A=LongType()), "differ only in case"),
         (
             columns(a=columns(x=LongType())),
