@@ -15,7 +15,7 @@ import msgspec
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.limits import Bound
-from orbitmq.broker.tables.table_file import TableFile, TableSaves
+from orbitmq.broker.tables.table_file import TableFile, TableSaves, differences
 from orbitmq.errors import InvalidParameter
 from orbitmq.model import names
 from orbitmq.model.data_version import DataVersion
@@ -246,7 +246,9 @@ class GroupTable:
         for config in configs:
             known = self.configs.get(config.group_name)
             self.configs[config.group_name] = config
-            logger.info("group %s config=%s", "created" if known is None else "changed", config)
+            before = SubscriptionGroupConfig(group_name=config.group_name) if known is None else known
+            verb = "created" if known is None else "changed"
+            logger.info("group %s group=%s%s", verb, config.group_name, differences(before, config))
             self._bump()
         self.saves.aside()
 

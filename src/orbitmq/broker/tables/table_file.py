@@ -26,12 +26,18 @@ from orbitmq.runtime.safe_file import CONTENT_BYTES_MAX, SafeFile
 from orbitmq.runtime.tasks import TaskOwner
 from orbitmq.wire import javajson
 
-__all__ = ["LoadedTable", "TableFile", "TableSaves"]
+__all__ = ["LoadedTable", "TableFile", "TableSaves", "differences"]
 
 logger = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=msgspec.Struct)
 _VERSION_MEMBER: Final = "dataVersion"
+
+
+def differences(before: C, after: C) -> str:
+    """Returns the members whose values differ, as `` name=value`` each, for a log line."""
+    values = ((name, getattr(before, name), getattr(after, name)) for name in after.__struct_fields__)
+    return "".join(f" {name}={new}" for name, old, new in values if new != old)
 
 
 class LoadedTable(msgspec.Struct, Generic[C]):

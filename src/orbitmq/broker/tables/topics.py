@@ -19,7 +19,7 @@ import msgspec
 from orbitmq.broker.config import BrokerConfig
 from orbitmq.broker.events import BrokerEvents
 from orbitmq.broker.tables.limits import Bound
-from orbitmq.broker.tables.table_file import TableFile, TableSaves
+from orbitmq.broker.tables.table_file import TableFile, TableSaves, differences
 from orbitmq.codes import Perm
 from orbitmq.model import names
 from orbitmq.model.data_version import DataVersion
@@ -283,7 +283,9 @@ class TopicTable:
         for config in configs:
             known = self.configs.get(config.topic_name)
             self.configs[config.topic_name] = config
-            logger.info("topic %s config=%s", "created" if known is None else "changed", config)
+            before = TopicConfig(topic_name=config.topic_name) if known is None else known
+            verb = "created" if known is None else "changed"
+            logger.info("topic %s topic=%s%s", verb, config.topic_name, differences(before, config))
             self._bump()
         if aside:
             self.saves.aside()

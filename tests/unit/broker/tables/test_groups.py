@@ -165,3 +165,15 @@ def test_members_we_do_not_know_survive_a_rewrite(tmp_path: Path) -> None:
     saved = read_json(path)
     assert saved["subscriptionGroupTable"]["GoldenG"]["liteSubClientQuota"] == 7
     assert saved["somethingNew"] == [1, {"a": 2}]
+
+
+def test_log_names_the_settings_that_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    groups = table(tmp_path)
+    config = SubscriptionGroupConfig(group_name="billing", retry_max_times=3)
+    with caplog.at_level("INFO"):
+        groups.update(config)
+        groups.update(msgspec.structs.replace(config, consume_enable=False))
+    assert caplog.messages == [
+        "group created group=billing retry_max_times=3",
+        "group changed group=billing consume_enable=False",
+    ]
