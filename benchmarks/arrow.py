@@ -1,7 +1,7 @@
-"""A million messages read by ``orbitmq.arrow`` and by our pull consumer, each in a process of its own.
+"""Reads a million messages with ``orbitmq.arrow`` and with our pull consumer, each in a separate process.
 
 ``python -m benchmarks.arrow [--rows N] [KIND ...]`` prints elapsed and CPU seconds and peak memory of each reader.
-The broker is in the process of the program.
+The broker runs in the benchmark's own process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH: Final = 500
 
 
 def fill(name_server: str, rows: int) -> None:
-    """About 100 bytes of body, a key and a tag each, in four queues."""
+    """Sends messages of about 100 bytes with a key and a tag each, to four queues."""
     with Producer("benchmark", name_server) as producer:
         for first in range(0, rows, BATCH):
             producer.send_batch(
@@ -96,7 +96,7 @@ READERS: Final[dict[str, Callable[[], int]]] = {
 
 
 def measure(kind: str) -> None:
-    """Read once and print what it cost as JSON."""
+    """Reads once and prints the cost as JSON."""
     begun = time.perf_counter()
     rows = READERS[kind]()
     used = resource.getrusage(resource.RUSAGE_SELF)

@@ -1,13 +1,12 @@
-"""Signed sends and consumes with access control on, compared with Apache 5.5.0 or with another checkout, in
-alternating windows, loaded by the official Java client.
+"""Compares sends and consumes under access control with Apache 5.5.0 or with another checkout, in alternating
+windows, loaded by the official Java client.
 
     python -m benchmarks.auth [--baseline PYTHONPATH] [--pairs 8] [--seconds 2.5] [--json FILE]
 
 Both brokers have the same configuration: authentication and authorization on, one Normal user with policies for the
-topic and its groups. The sends are measured a second time by a Super user. CPU is that of the broker's process.
+topic and its groups. The sends are also measured with a Super user. CPU is that of the broker's process.
 
-``--baseline`` names the import path of another checkout, which takes the place of Apache. It needs that checkout's
-own kernel:
+``--baseline`` names the import path of another checkout, which replaces Apache. It needs that checkout's own kernel:
 
     git worktree add ../before COMMIT && cd ../before/kernel
     maturin build --release --out ../wheel && unzip -d ../site ../wheel/*.whl
@@ -121,7 +120,7 @@ def _consumes(sides: Sequence[Running], *, seconds: float, pairs: int) -> list[P
 
 
 def run(seconds: float = 2.5, *, pairs: int = PAIRS, baseline: str = "") -> dict[str, dict[str, float]]:
-    """Figures by broker, and the ratios ours / Apache's, or ours / the baseline's."""
+    """Returns the measurements by broker, and the ratios ours / Apache's, or ours / the baseline's."""
     missing = missing_tools()
     if missing:
         raise RuntimeError(f"the load is the official Java client, which needs {', '.join(missing)}")

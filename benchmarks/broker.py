@@ -1,18 +1,18 @@
-"""The broker compared with Apache 5.5.0, in alternating windows, loaded by the official Java client.
+"""Compares our broker with Apache 5.5.0, in alternating windows, loaded by the official Java client.
 
     python -m benchmarks.broker [--only NAME ...] [--pairs 8] [--seconds 2.5] [--ours-only] [--json FILE]
 
-Both brokers are up and warm, and so is one load program for each; while one is measured the other is paused
+Both brokers and a load program for each are up and warm. While one is measured, the other is paused
 (``benchmarks/windows.py``). The loads:
 
-sync send       64 threads, one message of 128 bytes a request
-batch of 32     64 threads, 128 bytes, unique keys of 56 characters as clients with an IPv6 address make them
-mixed batch     64 threads, batches of 32, bodies of 50 to 500 bytes, KEYS, TAGS and three properties that differ
-consume         a push consumer over what the batches left
+sync send       64 threads, one message of 128 bytes per request
+batch of 32     64 threads, 128 bytes, unique keys of 56 characters, like clients with an IPv6 address
+mixed batch     64 threads, batches of 32, bodies of 50 to 500 bytes, KEYS, TAGS and three varying properties
+consume         a push consumer over the messages of the batches
 SQL backlog     pulls through four expressions (``benchmarks/filter.py``)
 
-Messages are counted by the load, CPU is that of the broker's process over the same seconds. Start, memory and the
-time from a send to a waiting consumer are taken once for each side.
+The load counts the messages. CPU is that of the broker's process over the same seconds. Start-up time, memory and the
+time from a send to a waiting consumer are measured once per side.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _topic(load: str) -> str:
 
 
 def _stored(broker: Server, topic: str) -> int:
-    """Messages of a topic so far."""
+    """Returns the number of messages stored in a topic so far."""
     total = 0
     for queue_id in range(QUEUES):
         fields = {"topic": topic, "queueId": str(queue_id)}
@@ -98,7 +98,9 @@ def _stored(broker: Server, topic: str) -> int:
 
 
 class Consuming:
-    """A push consumer over a backlog; a new group starts at its beginning when the old one is nearly through."""
+    """A push consumer over a backlog; a new group starts at the beginning of the backlog when the old one is nearly
+    through.
+    """
 
     def __init__(self, running: Running, topic: str, stored: int, **options: str) -> None:
         """``stored`` is the number of messages in the backlog; ``options`` are those of the load."""
@@ -204,7 +206,9 @@ def _sql_window(load: sql.Load, name: str, seconds: float) -> Window:
 
 
 def _measure_latency(running: Running) -> Figures:
-    """From the birth of a message to the listener, sender and waiting consumer in one process of their own."""
+    """Measures the time from the birth of a message to the listener, with sender and waiting consumer in one separate
+    process.
+    """
     topic = "bench-latency"
     create_topic(running.namesrv, running.broker, topic, queue_count=1)
     with JavaClients(LATEST, jvm_args=BENCH_JVM) as java:
@@ -224,7 +228,7 @@ def _measure_latency(running: Running) -> Figures:
 
 
 def _start_time(broker: Server) -> float:
-    """From the start of the process until its name server lists it."""
+    """Measures the time from the start of the process until its name server lists it."""
     starts = []
     for _ in range(STARTS):
         broker.kill()
@@ -250,7 +254,9 @@ def _servers(*, ours_only: bool) -> Iterator[dict[str, Running]]:
 def run(
     seconds: float = 2.5, *, pairs: int = PAIRS, only: Sequence[str] = PARTS, ours_only: bool = False
 ) -> dict[str, Figures]:
-    """Figures by broker, and the ratios ours / Apache's; with ``ours_only`` both windows of a pair are ours."""
+    """Returns the measurements by broker, and the ratios ours / Apache's; with ``ours_only`` both windows of a pair
+    are ours.
+    """
     missing = missing_tools()
     if missing:
         raise RuntimeError(f"the load is the official Java client, which needs {', '.join(missing)}")
@@ -294,7 +300,7 @@ def run(
 
 
 def show(results: dict[str, Figures]) -> None:
-    """A table: one row a figure, one column a broker, the ratio and its goal."""
+    """Prints a table: one row per measurement, one column per broker, the ratio and its goal."""
     print(f"{'':48}" + "".join(f"{name:>16}" for name in results) + "   goal")
     rows = dict.fromkeys(figure for figures in results.values() for figure in figures)
     for figure in rows:

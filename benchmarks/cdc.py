@@ -1,13 +1,13 @@
-"""A live PostgreSQL, Debezium and a pipeline, with kills: the tables are compared with the database.
+"""Runs a live PostgreSQL, Debezium and a pipeline under kills, and compares the tables with the database.
 
     python -m benchmarks.cdc [--changes 20000] [--keys 2000] [--kills 4] [--seconds 600] [--form delta|iceberg]
 
-A database of its own (``initdb``, as user postgres where this runs as root) gets inserts, updates, deletes, changed
-keys, large values that PostgreSQL does not send again, a truncate and a new column. Debezium's embedded engine (from
-Maven Central) sends the changes through a relay to a topic; ``orbitmq pipeline run`` keeps the present rows and the
-history. Debezium, pipeline and broker are killed with SIGKILL in turn. At the end the table of present rows is read
-without Spark (deltalake and polars, or pyiceberg and polars) and compared with the database row by row, and the
-history with an audit table that triggers fill.
+A separate database (``initdb``, as user postgres when run as root) receives inserts, updates, deletes, changed keys,
+large values that PostgreSQL does not resend, a truncate and a new column. Debezium's embedded engine (from Maven
+Central) sends the changes through a relay to a topic; ``orbitmq pipeline run`` maintains the current rows and the
+history. Debezium, pipeline and broker are killed with SIGKILL in turn. At the end the table of current rows is read
+without Spark (deltalake and polars, or pyiceberg and polars) and compared with the database row by row. The history
+is compared with an audit table filled by triggers.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _SCHEMA: Final = "id int, name string, balance decimal(12,2), note string"
 
 
 class Database:
-    """A PostgreSQL of its own, on a socket and a port of loopback."""
+    """A separate PostgreSQL, on a socket and a loopback port."""
 
     def __init__(self, directory: Path, port: int) -> None:
         self.port = port
@@ -112,9 +112,9 @@ class Database:
 
 
 def changes(draw: random.Random, count: int, keys: int) -> str:
-    """SQL of about so many row changes, each statement a transaction."""
+    """Yields SQL for about that many row changes; each statement is a transaction."""
     lines: list[str] = []
-    large = "repeat(md5(random()::text), 200)"  # does not compress below the size that is stored apart
+    large = "repeat(md5(random()::text), 200)"  # does not compress below the size that is stored out of line
     while count > 0:
         start, size = draw.randrange(keys), draw.choice((1, 5, 50))
         span = f"id BETWEEN {start} AND {start + size - 1}"
@@ -137,7 +137,7 @@ def changes(draw: random.Random, count: int, keys: int) -> str:
 
 
 class Parts:
-    """Broker, Debezium and pipeline, each a process that can be killed and started again."""
+    """Broker, Debezium and pipeline, each a process that can be killed and restarted."""
 
     def __init__(self, work: Path, database: Database, form: str) -> None:
         self._work, self._form = work, form
@@ -214,7 +214,7 @@ class Parts:
         threading.Thread(target=self._relay, args=(process,), daemon=True).start()
 
     def _relay(self, process: subprocess.Popen[str]) -> None:
-        """Sends each batch of the engine and confirms it once the broker has it."""
+        """Forwards each batch of the engine and confirms it once the broker has stored it."""
         assert process.stdin is not None
         assert process.stdout is not None
         with Producer("relay", self.name_server) as producer:
@@ -232,7 +232,7 @@ class Parts:
                     try:
                         producer.send_batch(batch[:200], timeout_s=60)
                     except OrbitError:
-                        threading.Event().wait(0.5)  # the broker is down: sent again, which changes nothing
+                        threading.Event().wait(0.5)  # the broker is down: resent, which is idempotent
                         continue
                     self.relayed += len(batch[:200])
                     del batch[:200]
@@ -280,8 +280,9 @@ class Parts:
         return self._run_pipeline("--once").wait(timeout_s)
 
     def wait_for_offsets(self, database: Database, deadline: float) -> None:
-        """Until Debezium has saved its place in the log. Killed before, it makes another snapshot, which has neither
-        the deletes nor the versions in between."""
+        """Waits until Debezium has saved its position in the log. If it is killed before, it takes another snapshot,
+        which has neither the deletes nor the versions in between.
+        """
         begun = (self._work / "offsets").stat().st_mtime_ns
         while (self._work / "offsets").stat().st_mtime_ns == begun:
             wait_for_events(database, self, deadline)  # offsets are saved with a batch
@@ -301,7 +302,7 @@ class Parts:
 
 
 def wait_for_events(database: Database, parts: Parts, deadline: float) -> None:
-    """Until the broker has all that the database has written: the row of a second table comes after it."""
+    """Waits until the broker has everything the database has written: the row of a second table comes last."""
     mark = int(database.run("INSERT INTO mark DEFAULT VALUES RETURNING n").strip())
     while parts.mark < mark:
         if time.monotonic() > deadline:
@@ -312,7 +313,7 @@ def wait_for_events(database: Database, parts: Parts, deadline: float) -> None:
 
 
 def read(work: Path, form: str, name: str) -> dict[str, list[dict[str, Any]]]:
-    """The table as each reader without Spark sees it."""
+    """Returns the table as each reader without Spark sees it."""
     import polars as pl
 
     path = work / name
@@ -343,7 +344,7 @@ def _plain(value: Any) -> str:
 
 
 def compare(database: Database, work: Path, form: str) -> dict[str, Any]:
-    """Differences between tables and database, by reader."""
+    """Returns the differences between tables and database, by reader."""
     result: dict[str, Any] = {}
     wanted = sorted(tuple(row) for row in database.rows(f"SELECT {', '.join(COLUMNS)}, score FROM customers"))
     result["rows"] = len(wanted)
@@ -411,12 +412,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             if number == rounds // 2:
                 database.run("TRUNCATE customers")
             if number < options.kills:
-                # Halfway: the events of the last round are on their way when the process dies.
+                # Halfway: the events of the last round are in flight when the process dies.
                 victim = order[number % len(order)]
                 parts.kill(victim)
                 database.run(changes(draw, 100, options.keys))
                 parts.start(victim)
-        # A column that the pipeline does not know stops it with its name; with the column it continues.
+        # An unknown column stops the pipeline with an error that names it; once the column is declared, it resumes.
         database.run("ALTER TABLE customers ADD COLUMN score bigint;")
         database.run(f"UPDATE customers SET score = id WHERE id < {options.keys // 4};")
         wait_for_events(database, parts, deadline)

@@ -1,10 +1,10 @@
-"""Our client compared with the PyPI package ``rocketmq`` 0.4.4, against one broker, in alternating windows.
+"""Compares our client with the PyPI package ``rocketmq`` 0.4.4, against one broker, in alternating windows.
 
     python -m benchmarks.client [--broker ours|apache] [--seconds 1.5] [--pairs 6] [--body 128] [--case NAME ...]
                                 [--ours-only] [--java]
 
-Both clients run in processes of their own; one works while the other is stopped, in turn, and ratios are those of
-neighbouring windows (``benchmarks/windows.py``). The cases:
+Each client runs in its own process. They take turns: one works while the other is stopped, and ratios are taken
+between neighbouring windows (``benchmarks/windows.py``). The cases:
 
 sync              one thread, one send after the other
 sync_8_threads    eight threads that share one producer
@@ -15,21 +15,21 @@ batches           batches of 16, four in flight (of the PyPI package four thread
 batches_threads   the same with four threads on both sides
 push              messages that reached a handler; ours is a coroutine function
 push_plain        the same with plain functions on both sides, ours on ``orbitmq.sync``
-push_plain_no_pause  the same; the PyPI package with a cache so large that it never pauses
+push_plain_no_pause  the same, with a cache so large that the PyPI package never pauses
 push_sleep        handlers that wait 1 ms, ours coroutines; 20 threads of the PyPI package, our default as well
 push_plain_sleep  the same with plain functions on both sides
 
-A consumer would come to the end of any backlog that can be filled in reasonable time, so in all push cases every
-window has a process of its own, which reads the backlog from its start.
+A consumer would reach the end of any backlog that can be filled in reasonable time. So in all push cases every window
+has its own process, which reads the backlog from its start.
 
 The PyPI package stops pulling a queue for a whole second when more than 1,000 of its messages are in the cache. A
-broker that answers quickly fills the cache at once, so that in ``push`` and ``push_plain`` the package is idle most
-of the time: 8,900 to 24,000 messages/s in windows of 1.5 s, bursts of 40,000 to 48,000/s and seconds of nothing, on
-Apache's broker as on ours. That is what its users get, but not what its code can do. ``push_plain_no_pause`` tells
-the latter (steady 35,000 to 47,000/s), and is the ratio to quote for the cost of the client's code.
+broker that responds quickly fills the cache immediately, so in ``push`` and ``push_plain`` the package is idle most
+of the time: 8,900 to 24,000 messages/s in windows of 1.5 s, bursts of 40,000 to 48,000/s separated by idle seconds,
+both on Apache's broker and on ours. That is what its users get, but not what its code can do. ``push_plain_no_pause``
+measures the latter (steady 35,000 to 47,000/s); quote its ratio for the cost of the client's code.
 
 CPU is that of the client process alone. With ``--java`` the rates of Apache's own benchmark programs are added, for
-reference. The PyPI package is installed into a cache directory of its own; where that is not possible it is left out.
+reference. The PyPI package is installed into a separate cache directory; where that fails, it is left out.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Figures = dict[str, float]
 
 
 class Load(ChildProcess):
-    """One client under one load; it works until it is killed."""
+    """One client under one load; it runs until it is killed."""
 
     def __init__(self, script: str, case: str, *arguments: str, pythonpath: str) -> None:
         workdir = Path(tempfile.mkdtemp(prefix="orbitmq-client-load-"))
@@ -115,7 +115,7 @@ class Load(ChildProcess):
 
 
 async def fill(address: str, topic: str, body: bytes, count: int) -> None:
-    """A backlog to consume."""
+    """Sends a backlog to consume."""
     async with Producer("bench-filler", address) as producer:
         for _ in range(-(-count // 3200)):
             await asyncio.gather(
@@ -134,14 +134,14 @@ def servers(kind: str) -> Iterator[tuple[Any, Any]]:
 
 
 async def start_at_zero(address: str, topic: str) -> None:
-    """Let the group of the PyPI package read all that is there."""
+    """Lets the group of the PyPI package start at offset 0."""
     async with PullConsumer("bench-pypi-readers", address) as consumer:
         for queue in await consumer.fetch_queues(topic):
             await consumer.update_offset(queue, 0)
 
 
 def installed() -> Path | None:
-    """Where the PyPI package lies, by itself; None where it cannot be had."""
+    """Returns the directory in which the PyPI package is installed, or None where it cannot be installed."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     directory = Path(cache, "orbitmq", "pypi", PYPI.replace("==", "-"))
     if not (directory / "rocketmq").is_dir():
@@ -164,7 +164,7 @@ def installed() -> Path | None:
 
 
 def java(namesrv: Any, topic: str, body_bytes: int) -> Figures:
-    """Apache's programs: one thread, 100 threads (its asynchronous mode has no bound), batches, a consumer."""
+    """Runs Apache's programs: one thread, 100 threads (its asynchronous mode has no bound), batches, a consumer."""
     size = ("-s", str(body_bytes))
     programs: dict[str, tuple[Any, tuple[str, ...]]] = {
         "sync": ("producer", ("-w", "1", *size)),
@@ -186,7 +186,7 @@ def java(namesrv: Any, topic: str, body_bytes: int) -> Figures:
 
 
 def alone(load: Load, seconds: float, count: int) -> list[Pair]:
-    """Windows of one client, each paired with itself."""
+    """Measures windows of one client, each paired with itself."""
     windows = []
     for _ in range(count):
         load.resume()
@@ -200,7 +200,7 @@ def alone(load: Load, seconds: float, count: int) -> list[Pair]:
 
 
 def consumer_window(load: Load, seconds: float, backlog: int) -> Window:
-    """A window of a consumer that was started for it."""
+    """Measures a window of a consumer that was started for it."""
     with load:
         window = measure(load.side, seconds)
         if load.done >= backlog:
@@ -213,7 +213,7 @@ def consumer_window(load: Load, seconds: float, backlog: int) -> Window:
 def consumers(
     case: str, arguments: Sequence[str], paths: Sequence[str], seconds: float, pairs: int
 ) -> list[Pair]:
-    """Windows of both consumers in turn, or of our consumer alone if ``paths`` has one entry."""
+    """Measures windows of both consumers in turn, or of our consumer alone if ``paths`` has one entry."""
     address, topic = arguments[:2]
     backlog = backlog_for(seconds)
     measured: list[Pair] = []
@@ -241,12 +241,12 @@ def consumers(
 
 
 def backlog_for(seconds: float) -> int:
-    """Messages a consumer cannot get through in one window and the time before it."""
+    """Returns more messages than a consumer can get through in one window and the time before it."""
     return min(BACKLOG_MAX, round(BACKLOG_PER_S * (seconds + 1.0)))
 
 
 def summarize(case: str, pairs: Sequence[Pair], results: dict[str, Figures]) -> None:
-    """Medians by side, and the median of the ratios with their extremes."""
+    """Returns the medians by side, and the median of the ratios with their extremes."""
     for index, side in enumerate(("orbitmq", PYPI)):
         if side in results:
             windows = [pair[index] for pair in pairs]
@@ -273,7 +273,7 @@ def run(
     cases: Sequence[str] = CASES,
     with_java: bool = False,
 ) -> dict[str, Figures]:
-    """Figures by client, and the ratios."""
+    """Returns the measurements by client, and the ratios."""
     body = b"x" * body_bytes
     directory = None if ours_only else installed()
     results: dict[str, Figures] = {"orbitmq": {}}

@@ -1,8 +1,8 @@
-"""Our client under one load of ``benchmarks.client``, until it is killed.
+"""Runs our client under one load of ``benchmarks.client``, until it is killed.
 
     python client_orbitmq.py CASE NAME_SERVER TOPIC BODY_BYTES BATCH COUNTER_FILE
 
-The number of messages done is kept in the file, as eight bytes, big-endian.
+The file holds the number of messages completed, as eight bytes, big-endian.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBER: Final = struct.Struct(">q")
 
 
 class Counter:
-    """Messages done, written to the file every few milliseconds."""
+    """The number of messages completed, written to the file every few milliseconds."""
 
     def __init__(self, path: str) -> None:
         with open(path, "r+b") as file:
@@ -36,7 +36,7 @@ class Counter:
         threading.Thread(target=self._publish, daemon=True).start()
 
     def part(self) -> list[int]:
-        """One number for each thread that counts, so that none is lost."""
+        """One number for each counting thread, so that none is lost."""
         self.parts.append([0])
         return self.parts[-1]
 

@@ -1,13 +1,13 @@
-"""The PyPI package ``rocketmq`` 0.4.4, a binding to the C++ client, under one load of ``benchmarks.client``.
+"""Runs the PyPI package ``rocketmq`` 0.4.4, a binding to the C++ client, under one load of ``benchmarks.client``.
 
     python client_rocketmq_python.py CASE NAME_SERVER TOPIC BODY_BYTES BATCH COUNTER_FILE
 
-Runs until it is killed and keeps the number of messages done in the file, as eight bytes, big-endian. It starts new
-groups at the end; the caller sets the offsets of ``bench-pypi-readers`` to 0.
+Runs until it is killed and keeps the number of messages completed in the file, as eight bytes, big-endian. The
+package starts new groups at the end, so the caller sets the offsets of ``bench-pypi-readers`` to 0.
 
-A queue with more than 1,000 messages in its cache is not pulled for a fixed second, even if the cache is empty long
-before; with quick handlers that is most of the time of a push consumer. ``push_plain_no_pause`` raises the
-limit to the highest the client takes, by a C++ method that the package does not expose.
+A queue with more than 1,000 messages in its cache is not pulled for a fixed second, even if the cache empties long
+before. With fast handlers a push consumer spends most of its time paused. ``push_plain_no_pause`` raises the limit to
+the highest value the client accepts, through a C++ method that the package does not expose.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def in_threads(count: int, send: Callable[[], int]) -> None:
 
 
 def with_callbacks(producer: Any, new_message: Callable[[], Any]) -> None:
-    """100 on the way; a callback makes room for the next."""
+    """Keeps 100 sends in flight; each callback makes room for the next."""
     room = threading.Semaphore(IN_FLIGHT)
     part = [0]
     parts.append(part)
@@ -78,7 +78,7 @@ def with_callbacks(producer: Any, new_message: Callable[[], Any]) -> None:
 
 
 def raise_cache_limit(client: Any, consumer: Any) -> None:
-    """The handle of the C interface is the address of the C++ consumer."""
+    """Raises the limit of the cache. The handle of the C interface is the address of the C++ consumer."""
     method = client.dll._ZN8rocketmq21DefaultMQPushConsumer26setMaxCacheMsgSizePerQueueEi
     method.argtypes, method.restype = [ctypes.c_void_p, ctypes.c_int], None
     method(consumer._handle, CACHE_MAX)

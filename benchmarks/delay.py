@@ -1,9 +1,10 @@
-"""Delayed messages, in and out: our broker and Apache's in one run, by one load generator.
+"""Measures how fast delayed messages are stored and delivered: our broker and Apache's in one run, with one load
+generator.
 
     python -m benchmarks.delay [--count 20000] [--rounds 3] [--ours-only]
 
-Delay levels and timers of 5.x, 128 bytes of body, four queues, 64 sends on the way. *In* is the time until the last
-send is answered. *Out* is the time in which all of them, overdue, appear in their topic: the broker is held
+Delay levels and timers of 5.x, 128 bytes of body, four queues, 64 sends in flight. *In* is the time until the last
+send is answered. *Out* is the time in which all of them, already overdue, appear in their topic: the broker is paused
 (SIGSTOP) until the last one is due, then resumed. Both brokers are treated alike; CPU is the broker's own.
 """
 
@@ -57,7 +58,7 @@ def _sends(topic: str, kind: str, count: int, due_ms: int) -> list[bytes]:
 
 
 def _send_all(address: str, requests: Sequence[bytes]) -> None:
-    """Keeps ``IN_FLIGHT`` sends on the way; every answer must be a success."""
+    """Keeps ``IN_FLIGHT`` sends in flight; every response must be a success."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 30.0) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -93,7 +94,7 @@ def _measure(broker: Broker, topic: str, kind: str, count: int) -> dict[str, flo
     assert _arrived(broker.address, topic) == before, (
         "delivered before it was due: send fewer or delay longer"
     )
-    # A level counts from the moment of storing, so the last one is due DELAY_S after the last answer.
+    # A level counts from the time of storing, so the last message is due DELAY_S after the last response.
     last_due_s = started + in_s + DELAY_S
     time.sleep(max(0.0, started + DELAY_S - 2.0 - time.perf_counter()))
     broker.pause()
@@ -115,10 +116,13 @@ def _measure(broker: Broker, topic: str, kind: str, count: int) -> dict[str, flo
 def run(
     count: int = 20_000, *, rounds: int = 3, ours_only: bool = False
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Figures by broker and kind, of each the round in the middle. Apache's only where Java is present."""
+    """Returns the measurements by broker and kind, the median round of each. Apache's are included only where Java is
+    present.
+    """
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     with ExitStack() as stack:
-        # Apache refuses sends that wait 200 ms in its queue, which is soon while the JIT is cold; so none does here.
+        # Apache refuses sends that wait 200 ms in its queue, which is easily reached while the JIT is cold; prevent
+        # it here.
         namesrv = stack.enter_context(OrbitNamesrv())
         ours = OrbitBroker(namesrv, messageDelayLevel=LEVELS, brokerFastFailureEnable=False)
         brokers: dict[str, tuple[Namesrv, Broker]] = {"orbitmq": (namesrv, stack.enter_context(ours))}

@@ -1,11 +1,11 @@
-"""How long a polite sender waits while other producers flood the broker.
+"""Measures how long a well-behaved sender waits while other producers flood the broker.
 
     python -m benchmarks.fairness [--seconds 5] [--producers 4] [--in-flight 2000] [--sync-flush] [--ours-only]
         [--json FILE]
 
-One process floods: each of its connections keeps so many sends on their way and replaces every answered one. Another
-one sends, waits for the answer, sends again, and its waits are the figures. Both are written on bare frames and the
-same for both brokers.
+One process floods: each of its connections keeps that many sends in flight and replaces every answered one. Another
+process sends one message at a time and waits for each response; its waiting times are the result. Both use bare
+frames and are the same for both brokers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def _flood(address: str, producers: int, in_flight: int, seconds: float) -
 
 
 async def _polite(address: str, seconds: float) -> tuple[list[float], int]:
-    """Waits in milliseconds, and how many sends were refused."""
+    """Returns the waiting times in milliseconds, and the number of refused sends."""
     waits: list[float] = []
     refused = 0
     client = RpcClient()
@@ -120,7 +120,7 @@ def _figures(waits: list[float], refused: int) -> dict[str, float]:
 def measure(
     broker: OrbitBroker | ApacheBroker, *, producers: int, in_flight: int, seconds: float
 ) -> dict[str, Any]:
-    """Returns the waits alone and during the flood, and the answers to the flood."""
+    """Returns the waiting times alone and during the flood, and the responses to the flood."""
     alone = uvloop.run(_polite(broker.address, 1.0))
     flood = subprocess.Popen(
         [
@@ -136,7 +136,7 @@ def measure(
         text=True,
     )
     try:
-        time.sleep(1.5)  # until the flood is at its height
+        time.sleep(1.5)  # until the flood has reached its peak
         during = uvloop.run(_polite(broker.address, seconds))
         printed, _ = flood.communicate(timeout=seconds + 60)
     finally:

@@ -1,16 +1,16 @@
-"""Pulls filtered by SQL92: our broker and Apache's in one run, by one load generator.
+"""Measures pulls filtered by SQL92: our broker and Apache's in one run, with one load generator.
 
     python -m benchmarks.filter [--seconds 1] [--rounds 5] [--ours-only] [--live-only]
 
 Both brokers get the same messages (four queues, two properties of interest among six, 100 bytes of body). A consumer
-registers its expression by heartbeat, as the official push consumer does, and pulls with one connection per queue.
-Counted are the messages the broker looked at and those it gave, in two cases:
+registers its expression by heartbeat, as the official push consumer does, and pulls with one connection per queue. It
+counts the messages that the broker evaluated and those it returned, in two cases:
 
 live      four groups wait at the end of the queues, messages come, and each group pulls each of them once. The time
           of the sends is not counted, but given, for our broker prepares its answers then.
 backlog   the messages were there before the first of the groups; pulled from the first to the last, again and again.
 
-Figures of one machine under other load compare only with each other.
+Results from a machine with other load are comparable only with each other.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _register(connection: socket.socket, topic: str, group: str, expression: str
 
 
 class _Reader:
-    """One queue, with one pull on the way."""
+    """One queue, with one pull in flight."""
 
     def __init__(self, address: str, topic: str, group: str, queue_id: int) -> None:
         self.connection = _connect(address)
@@ -145,7 +145,7 @@ class _Reader:
         self.connection.sendall(encode_request(RequestCode.PULL_MESSAGE, 7, fields))
 
     def receive(self) -> bool:
-        """Whether the answer is there."""
+        """Returns whether the response has arrived."""
         frames = self._decoder.feed(self.connection.recv(1 << 20))
         for frame in frames:
             # Found, none here (19: not even one to look at), none matches
@@ -171,7 +171,7 @@ class Load:
         self._connection = _connect(broker.address)
 
     def fill(self) -> Figures:
-        """Store messages; what that took."""
+        """Stores the messages and returns what that took."""
         started, cpu = time.perf_counter(), self.broker.cpu_seconds()
         _fill(self._connection, self.topic)
         count = QUEUES * MESSAGES_PER_QUEUE
@@ -181,7 +181,7 @@ class Load:
         }
 
     def subscribe(self) -> None:
-        """Let the groups begin, at the start of the queues."""
+        """Starts the groups at the start of the queues."""
         for number, (name, expression) in enumerate(EXPRESSIONS.items()):
             group = f"readers-{self.topic}-{number}"
             create_group(self._namesrv, self.broker, group)
@@ -215,7 +215,7 @@ class Load:
 
 
 def _pull(readers: list[_Reader], deadline: float | None) -> None:
-    """Until the deadline or, without one, until a reader has seen its queue's end."""
+    """Pulls until the deadline or, without one, until a reader has reached the end of its queue."""
     with selectors.DefaultSelector() as selector:
         for reader in readers:
             selector.register(reader.connection, selectors.EVENT_READ, reader)
@@ -235,7 +235,9 @@ def _pull(readers: list[_Reader], deadline: float | None) -> None:
 
 
 def _sum(rounds: list[Figures]) -> Figures:
-    """Rates of all rounds together: a round of the live case takes less time than a CPU clock of 10 ms can tell."""
+    """Returns the rates of all rounds together: a round of the live case is shorter than a CPU clock of 10 ms can
+    resolve.
+    """
     looked, seconds = sum(one["looked"] for one in rounds), sum(one["seconds"] for one in rounds)
     return {
         "looked_at_per_s": looked / seconds,
@@ -271,7 +273,7 @@ def _backlog(loads: dict[str, Load], seconds: float, rounds: int) -> dict[str, d
         load.subscribe()
         for name in EXPRESSIONS:
             load.run(name, seconds)
-    # In turns, so that what else the machine does meanwhile hits both alike.
+    # Alternating, so that other work on the machine affects both alike.
     for _ in range(rounds):
         for name in EXPRESSIONS:
             for load in loads.values():
@@ -285,7 +287,9 @@ def _backlog(loads: dict[str, Load], seconds: float, rounds: int) -> dict[str, d
 def run(
     seconds: float = 1.0, *, rounds: int = 5, ours_only: bool = False, live_only: bool = False
 ) -> dict[str, dict[str, Figures]]:
-    """Figures by broker, then by case and expression. Apache's only where Java is present."""
+    """Returns the measurements by broker, then by case and expression. Apache's are included only where Java is
+    present.
+    """
     with ExitStack() as stack:
         names = stack.enter_context(OrbitNamesrv())
         ours = stack.enter_context(OrbitBroker(names, enablePropertyFilter=True))
@@ -297,7 +301,7 @@ def run(
             )
             servers[f"apache-{LATEST}"] = (theirs, apache)
         cases: dict[str, dict[str, dict[str, Figures]]] = {}
-        # The backlog first: by then Apache's JIT knows the code, also for the shorter runs of the live case.
+        # The backlog first: it warms up Apache's JIT for the shorter runs of the live case.
         if not live_only:
             loads = {server: Load(*both, BACKLOG) for server, both in servers.items()}
             cases["backlog"] = _backlog(loads, seconds, rounds)

@@ -1,4 +1,5 @@
-"""Attacks on a listening port, each bounded in count and time. Run by ``benchmarks.floods`` as a process of its own.
+"""Attacks a listening port, each attack bounded in count and time. ``benchmarks.floods`` runs it as a separate
+process.
 
     python -m benchmarks.flood_attacks ATTACK PROTOCOL HOST PORT SECONDS
 

@@ -1,11 +1,12 @@
-"""Floods and stalls of every listening port, compared with Apache 5.5.0: how long a polite client waits meanwhile,
-and what the server spends.
+"""Floods and stalls every listening port, compared with Apache 5.5.0: measures how long a well-behaved client waits
+meanwhile, and what the server spends.
 
     python -m benchmarks.floods [--seconds 5] [--settle 10] [--only PORT] [--ours-only] [--json FILE]
 
-Each attack of ``benchmarks.flood_attacks`` runs in a process of its own. Meanwhile a polite client opens a connection
-every 50 ms, sends one request and waits for the answer. CPU seconds and memory (anonymous, resident) are those of the
-server's process: before the attack, the highest value during it, and ``--settle`` seconds after it (60 after resets).
+Each attack of ``benchmarks.flood_attacks`` runs in its own process. Meanwhile a well-behaved client opens a
+connection every 50 ms, sends one request and waits for the response. CPU seconds and memory (anonymous, resident) are
+those of the server's process: before the attack, the highest value during it, and ``--settle`` seconds after it (60
+after resets).
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def _route(address: str) -> None:
 
 
 class _Polite(threading.Thread):
-    """Asks again and again until it is stopped."""
+    """Sends requests until it is stopped."""
 
     def __init__(self, port: Port) -> None:
         super().__init__(daemon=True)

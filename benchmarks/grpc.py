@@ -1,10 +1,10 @@
-"""gRPC compared with Apache 5.5.0, in alternating windows: the official Java client 5.x, and on each side a
-proxy and a broker.
+"""Compares gRPC with Apache 5.5.0, in alternating windows: the official Java client 5.x, and a proxy and a broker on
+each side.
 
     python -m benchmarks.grpc [--pairs 8] [--seconds 2.5] [--messages 300000] [--ours-only] [--json FILE]
 
-Two loads, one after the other: sends with 64 on their way, and receives of 32 with an acknowledgement of every
-message. Proxy and broker are processes of their own on both sides; CPU and memory are those of both together.
+Two loads, one after the other: sends with 64 in flight, and receives of 32 with an acknowledgement of every message.
+Proxy and broker are separate processes on both sides; CPU and memory are the totals of both.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GOALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A proxy before a broker."""
+    """A proxy in front of a broker."""
 
     namesrv: Addressed
     broker: OrbitBroker | ApacheBroker
@@ -63,7 +63,7 @@ class Stack:
         return JavaLoad(mode, self.proxy.address, topic, main="GrpcLoad", classes=classes, **options)
 
     async def fill(self, count: int) -> None:
-        """Messages to receive, sent over remoting: that is not what is measured."""
+        """Stores the messages to receive. They are sent over remoting, because sending is not measured."""
         async with Producer("bench-fill", self.namesrv.address) as producer:
             for _ in range(0, count, 32 * 16):
                 batch = [Message(RECEIVED, b"x" * SIZE) for _ in range(32)]
@@ -92,7 +92,9 @@ def _stacks(*, ours_only: bool) -> Iterator[dict[str, Stack]]:
 def _measure(
     stacks: dict[str, Stack], mode: str, options: dict[str, str], *, pairs: int, seconds: float
 ) -> tuple[list[Pair], dict[str, int]]:
-    """Pairs of windows, and the failed calls by side. With one side alone both windows of a pair are its own."""
+    """Measures pairs of windows, and the failed calls by side. With one side alone, both windows of a pair are its
+    own.
+    """
     topic = SENT if mode == "send" else RECEIVED
     with ExitStack() as running:
         loads = {
@@ -109,7 +111,7 @@ def _measure(
 def run(
     seconds: float = 2.5, *, pairs: int = PAIRS, messages: int = 300_000, ours_only: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Figures by side, and the ratios ours / Apache's."""
+    """Returns the measurements by side, and the ratios ours / Apache's."""
     missing = missing_tools()
     if missing:
         raise RuntimeError(f"the load is the Java client: it needs {', '.join(missing)}")

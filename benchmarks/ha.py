@@ -1,11 +1,11 @@
-"""Replication compared with Apache 5.5.0 in one run: master and slave of one kind, one kind after the other.
+"""Compares replication with Apache 5.5.0 in one run: master and slave of one kind, one kind after the other.
 
     python -m benchmarks.ha [--seconds 10] [--ours-only] [--json FILE]
 
-Three figures of each: how fast a new slave copies a log of a few hundred MiB (messages of 1 KiB), how many sends a
-second a SYNC_MASTER acknowledges to 64 threads of Apache's own producer, and how long one such send takes on an
+Three measurements of each: how fast a new slave copies a log of a few hundred MiB (messages of 1 KiB), how many sends
+per second a SYNC_MASTER acknowledges to 64 threads of Apache's own producer, and how long one such send takes on an
 otherwise idle pair (one connection, one send after the other). Apache gets inSyncReplicas=2, without which its
-SYNC_MASTER waits for nobody. A figure is only worth something on a machine that does nothing else.
+SYNC_MASTER does not wait for any slave. The results are meaningful only on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _wait_for(condition: Callable[[], bool], timeout_s: float, what: str) -> Non
 
 
 def measure_copy(namesrv: Namesrv, master: Server, slave: Server) -> Figures:
-    """Fill the master, start the slave; from its first byte to its last."""
+    """Fills the master, starts the slave, and measures from the slave's first byte to its last."""
     create_topic(namesrv, master, "bench-copy", queue_count=QUEUES)
     with Benchmark("batch-producer", namesrv, topic="bench-copy", args=("-b", "32", "-s", "1024", "-w", "8")):
         _wait_for(lambda: _log_end(master) > BACKLOG_BYTES, 120.0, "the backlog")
@@ -93,7 +93,7 @@ def measure_copy(namesrv: Namesrv, master: Server, slave: Server) -> Figures:
 
 
 def measure_rate(namesrv: Namesrv, master: Server, seconds: float) -> Figures:
-    """Apache's producer against the pair."""
+    """Runs Apache's producer against the pair."""
     topic = "bench-sync-master"
     create_topic(namesrv, master, topic, queue_count=QUEUES)
     with Benchmark("producer", namesrv, topic=topic, args=("-w", str(THREADS), "-s", "128")) as program:
@@ -107,7 +107,7 @@ def measure_rate(namesrv: Namesrv, master: Server, seconds: float) -> Figures:
 
 
 def measure_latency(namesrv: Namesrv, master: Server) -> Figures:
-    """One send after the other over a connection of our own, the same bytes to both kinds."""
+    """Sends one message after the other over our own connection, the same bytes to both kinds."""
     topic = "bench-latency"
     create_topic(namesrv, master, topic, queue_count=1)
     host, _, port = master.address.rpartition(":")
@@ -158,7 +158,7 @@ def _send_frame(topic: str, opaque: int) -> bytes:
 
 @contextmanager
 def _servers(kind: str) -> Iterator[tuple[Namesrv, Server, Server]]:
-    """A name server, a started SYNC_MASTER, and a slave that is not started yet."""
+    """Starts a name server and a SYNC_MASTER, and prepares a slave that is not started yet."""
     master: dict[str, Any] = {"mappedFileSizeCommitLog": SEGMENT_BYTES, "brokerRole": "SYNC_MASTER"}
     slave = master | {"brokerRole": "SLAVE", "brokerId": 1}
     # Sends while there is no slave yet must not wait for one; the rate is measured when there is.
@@ -180,11 +180,11 @@ def _servers(kind: str) -> Iterator[tuple[Namesrv, Server, Server]]:
 
 
 def measure(kind: str, seconds: float) -> Figures:
-    """All figures of one kind of broker."""
+    """Returns all measurements of one kind of broker."""
     with _servers(kind) as (namesrv, master, slave):
         figures = measure_copy(namesrv, master, slave)
         if isinstance(master, ApacheBroker):
-            # With its number of replicas from now on; without, it acknowledges alone.
+            # From here on with its number of replicas; without it, the master acknowledges alone.
             master.stop()
             master.start()
             _wait_for(lambda: 0 < _log_end(slave) == _log_end(master), 60.0, "the slave's return")
@@ -195,7 +195,7 @@ def measure(kind: str, seconds: float) -> Figures:
 
 
 def run(seconds: float = 10.0, *, ours_only: bool = False) -> dict[str, Figures]:
-    """Figures by broker, and the ratios ours / Apache's."""
+    """Returns the measurements by broker, and the ratios ours / Apache's."""
     missing = missing_tools()
     if missing:
         raise RuntimeError(f"the load comes from Apache's own programs, which need {', '.join(missing)}")
@@ -213,7 +213,7 @@ def run(seconds: float = 10.0, *, ours_only: bool = False) -> dict[str, Figures]
 
 
 def show(results: dict[str, Figures]) -> None:
-    """A table: one row a figure, one column a broker, the ratio and its goal."""
+    """Prints a table: one row per measurement, one column per broker, the ratio and its goal."""
     print(f"{'':32}" + "".join(f"{name:>16}" for name in results) + "   goal")
     for figure in results["orbitmq"]:
         cells = "".join(

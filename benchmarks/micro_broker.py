@@ -1,8 +1,8 @@
-"""CPU of the broker's send and pull paths without a network: frames in, replies out, real store on disk.
+"""Measures the CPU of the broker's send and pull paths without a network: frames in, replies out, real store on disk.
 
     python -m benchmarks.micro_broker [--profile]
 
-Prints microseconds of process CPU per message. What is left out is the kernel's share of the sockets.
+Prints microseconds of process CPU per message. The operating system's share for the sockets is not included.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BATCH = 32
 
 
 class Sink:
-    """A transport that swallows what is written."""
+    """A transport that discards all writes."""
 
     def __init__(self) -> None:
         self.written_bytes = 0
@@ -123,7 +123,7 @@ def large_chunks(form: SerializeType) -> list[bytes]:
 
 
 def lone_chunks(form: SerializeType) -> list[bytes]:
-    """Socket reads of one send; each is fed to all connections."""
+    """Socket reads of one send; each is passed to all connections."""
     return [encode_request(310, c, send_fields(c, batch=False), BODY, form) for c in range(16)]
 
 
@@ -140,7 +140,7 @@ def batch_chunks(form: SerializeType) -> list[bytes]:
 
 
 def heartbeat(form: SerializeType) -> bytes:
-    """A push consumer says what it reads."""
+    """A push consumer registers its subscription."""
     consumer = {
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
         "consumeType": "CONSUME_PASSIVELY",
@@ -154,8 +154,9 @@ def heartbeat(form: SerializeType) -> bytes:
 
 
 def push_chunks(form: SerializeType, limit: int, per_read: int) -> list[bytes]:
-    """Socket reads of ``per_read`` pulls of 32, with the fields of the Java push consumer over a backlog: it has told
-    its subscription in a heartbeat, and each pull commits an offset."""
+    """Socket reads of ``per_read`` pulls of 32, with the fields of the Java push consumer over a backlog: it has
+    registered its subscription in a heartbeat, and each pull commits an offset.
+    """
     pulls: list[bytes] = []
     for offset in range(0, limit, 32):
         for queue_id in range(8):
@@ -174,12 +175,12 @@ def push_chunks(form: SerializeType, limit: int, per_read: int) -> list[bytes]:
                 "bname": "broker-a",
             }
             pulls.append(encode_request(11, len(pulls), fields, b"", form))
-    # Whole reads, so that each stands for as many messages.
+    # Whole reads, so that each counts for the same number of messages.
     return [b"".join(pulls[at : at + per_read]) for at in range(0, len(pulls) - per_read + 1, per_read)]
 
 
 def pull_chunks(form: SerializeType, limit: int) -> list[bytes]:
-    """Socket reads of one pull of 32 from each of 8 queues, walking on."""
+    """Socket reads of one pull of 32 from each of 8 queues, advancing with each read."""
     chunks = []
     for offset in range(0, limit, 32):
         for queue_id in range(8):
@@ -214,7 +215,7 @@ def _measure(
 
 
 async def measure() -> dict[str, float]:
-    """Microseconds of CPU per message, by path."""
+    """Returns microseconds of CPU per message, by path."""
     results: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as directory:
         config = BrokerConfig(listen_port=0, bind_host="127.0.0.1", public_host="127.0.0.1")

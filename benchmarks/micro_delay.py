@@ -1,8 +1,9 @@
-"""CPU of delayed messages without a network: into the store, into the wheel, out again; levels and timers.
+"""Measures the CPU of delayed messages without a network: into the store, into the wheel, and out again; levels and
+timers.
 
     python -m benchmarks.micro_delay [--count 100000]
 
-Prints messages per second of process CPU, and microseconds each.
+Prints messages per second of process CPU, and microseconds per message.
 """
 
 from __future__ import annotations

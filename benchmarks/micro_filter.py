@@ -1,9 +1,9 @@
-"""What a message costs that an SQL92 subscription looks at, without a network: reads of a real store.
+"""Measures the cost of each message that an SQL92 subscription evaluates, without a network: reads of a real store.
 
     python -m benchmarks.micro_filter
 
-Prints nanoseconds of process CPU per message looked at (best of several rounds). The messages and expressions are
-those of ``benchmarks.filter``; in "every text new" each message has an order number of its own.
+Prints nanoseconds of process CPU per evaluated message (best of several rounds). The messages and expressions are
+those of ``benchmarks.filter``; in "every text new" each message has a unique order number.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _read_all(store: MessageStore, queue_id: int, wanted: Filter) -> float:
 
 
 def measure() -> dict[str, float]:
-    """Nanoseconds by expression and kind of messages."""
+    """Returns nanoseconds by expression and kind of messages."""
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as root:
         store = MessageStore(StoreConfig(root=root))

@@ -1,7 +1,7 @@
-"""What the bytes of a message cost, in microseconds: run it, or call ``measure`` for the figures.
+"""Measures the cost of encoding and decoding a message, in microseconds: run it, or call ``measure`` for the results.
 
-Each figure is processor time of the best of several rounds, so that other work on the machine counts little. The
-message is an ordinary one: 128 bytes of body, 138 of properties, IPv4 hosts, 363 bytes stored.
+Each result is the CPU time of the best of several rounds, which reduces the influence of other work on the machine.
+The message is a typical one: 128 bytes of body, 138 of properties, IPv4 hosts, 363 bytes stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUNDS = 5
 
 
 class Message(msgspec.Struct, gc=False):
-    """What the store is given."""
+    """The input of the store."""
 
     topic: str = "TopicA"
     queue_id: int = 3
@@ -43,7 +43,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 def per_call(call: Callable[[], object], *, calls: int, items: int = 1) -> float:
-    """Microseconds per item, the best round counting."""
+    """Returns microseconds per item, from the best round."""
     best = float("inf")
     for _ in range(ROUNDS):
         start = process_time()
@@ -54,7 +54,7 @@ def per_call(call: Callable[[], object], *, calls: int, items: int = 1) -> float
 
 
 def measure(scale: float = 1.0) -> dict[str, float]:
-    """Name to microseconds. ``scale`` makes the run shorter or longer; 1 takes about three seconds."""
+    """Returns microseconds by name. ``scale`` makes the run shorter or longer; 1 takes about three seconds."""
     calls = max(int(20_000 * scale), 10)
     message = Message()
     messages, queue_offsets = [message] * 32, range(32)
@@ -94,7 +94,7 @@ def measure(scale: float = 1.0) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     scale = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
     for name, microseconds in measure(scale).items():
         print(f"{name:24} {microseconds:8.3f} us")

@@ -1,9 +1,9 @@
-"""What the store costs on one core: appends, reads, recovery, key lookups, memory.
+"""Measures the cost of the store on one core: appends, reads, recovery, key lookups, memory.
 
     python -m benchmarks.micro_store [--messages N] [--recovery-mib N] [--keys N] [--big-gib N] [--json FILE]
 
-Figures are process CPU per message (best of three rounds, since other work on the machine disturbs the wall clock),
-except where a name says "wall". The store is in a temporary directory (``TMPDIR``) and is removed again.
+Results are process CPU per message (best of three rounds, since other work on the machine disturbs the wall clock),
+except where a name says "wall". The store is in a temporary directory (``TMPDIR``) and is removed afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Figures = dict[str, float]
 
 
 def messages(count: int, body_bytes: int, queue_count: int, first: int = 0) -> list[NewMessage]:
-    """What a broker hands over for sends of an ordinary producer."""
+    """Returns the messages that a broker passes on for sends of a typical producer."""
     body = b"x" * body_bytes
     return [
         NewMessage(
@@ -68,7 +68,7 @@ def new_store(**options: Any) -> Iterator[MessageStore]:
 
 
 def cpu_us(work: Callable[[], object], count: int) -> float:
-    """CPU microseconds of ``work`` per item."""
+    """Returns CPU microseconds of ``work`` per item."""
     gc.disable()
     try:
         start = time.process_time()
@@ -79,7 +79,9 @@ def cpu_us(work: Callable[[], object], count: int) -> float:
 
 
 def measure_machine() -> Figures:
-    """A fixed piece of work, to tell a busy or slow machine from a slow store: about 40 on an idle 3 GHz core."""
+    """Times a fixed piece of work, to distinguish a busy or slow machine from a slow store: about 40 on an idle 3 GHz
+    core.
+    """
 
     def loop() -> None:
         total = 0
@@ -102,7 +104,7 @@ def append_in_batches(store: MessageStore, sent: list[NewMessage]) -> None:
 
 
 def note_only(store: MessageStore) -> None:
-    """Leave out the building of index entries, so that an append shows its own cost."""
+    """Skips the building of index entries, so that an append shows its own cost."""
     index = store._parts.index
     assert index is not None
     index.build = index._waiting.clear  # type: ignore[method-assign]  # leaves the index out of this figure
@@ -125,7 +127,7 @@ def measure_appends(count: int) -> Figures:
 def append_us(
     store: MessageStore, append: Callable[[MessageStore, list[NewMessage]], None], count: int, body_bytes: int
 ) -> float:
-    """A few messages at a time are made and then stored, as in a broker: they are still in the processor's cache."""
+    """Creates and then stores a few messages at a time, like a broker: they are still in the processor's cache."""
     spent = 0.0
     for first in range(0, count, CHUNK):
         sent = messages(CHUNK, body_bytes, 8, first)
@@ -134,7 +136,7 @@ def append_us(
 
 
 def measure_rows(count: int) -> Figures:
-    """Batches straight from the row a producer sends, as the broker stores them."""
+    """Appends batches directly from the row a producer sends, like the broker."""
     figures: Figures = {}
     for name, tails in (("alike", [b""]), ("uneven", [b"", b"a\x01b\x02", b"TAGS\x01TagA\x02"])):
         rows = [
@@ -156,7 +158,7 @@ def measure_rows(count: int) -> Figures:
 
 
 def measure_replica(count: int) -> Figures:
-    """What a slave does with the bytes of its master's log."""
+    """Measures how a slave processes the bytes of its master's log."""
     figures: Figures = {}
     for body_bytes in (128, 1024):
         with new_store() as source:
@@ -212,7 +214,7 @@ def fill(store: MessageStore, log_bytes: int, body_bytes: int, queue_count: int 
 
 
 def measure_recovery(log_bytes: int) -> Figures:
-    """Seconds per GiB of 363-byte records, which are the worst case: small ones."""
+    """Returns seconds per GiB of 363-byte records: small records are the worst case."""
     figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as root:
         config = StoreConfig(root=root)
@@ -231,7 +233,7 @@ def measure_recovery(log_bytes: int) -> Figures:
             figures[f"recovery {label}: wall s/GiB"] = (time.perf_counter() - wall) * scale
             opened.close()
 
-        # The crash first: a second recovery would begin where the one before it ended.
+        # The crash first: a second recovery would begin where the previous one ended.
         abort.write_text("1")
         reopen("after a crash")
         reopen("after a clean stop")
@@ -263,7 +265,7 @@ def measure_lookups(key_count: int) -> Figures:
 
 
 def memory_mb() -> tuple[float, float]:
-    """Memory that is this process's own, and pages of files it has mapped, which the kernel may take back."""
+    """Returns this process's private memory, and its pages of mapped files, which the kernel may reclaim."""
     own = mapped = 0
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         name, _, rest = line.partition(":")
@@ -275,7 +277,7 @@ def memory_mb() -> tuple[float, float]:
 
 
 def touch(store: MessageStore, queue_count: int) -> int:
-    """Read every queue and look at every record, as sending them would."""
+    """Reads every queue and accesses every record, as sending them would."""
     total = 0
     for queue_id in range(queue_count):
         offset, end = 0, store.max_offset(TOPIC, queue_id)
@@ -288,7 +290,7 @@ def touch(store: MessageStore, queue_count: int) -> int:
 
 
 def measure_memory(big_gib: int) -> Figures:
-    """Memory of this process before and after a store of that size was written, opened and read."""
+    """Returns the memory of this process before and after a store of that size was written, opened and read."""
     figures: Figures = {}
     with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as root:
         config = StoreConfig(root=root)
@@ -317,7 +319,7 @@ def measure_memory(big_gib: int) -> Figures:
 def run(
     count: int = 100_000, recovery_mib: int = 256, key_count: int = 1_000_000, big_gib: int = 0
 ) -> Figures:
-    """All figures by name."""
+    """Returns all results by name."""
     figures = measure_machine() | measure_appends(count) | measure_rows(count)
     figures |= measure_reads(count) | measure_replica(min(count, 50_000))
     if recovery_mib:

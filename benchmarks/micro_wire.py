@@ -1,8 +1,9 @@
-"""What a frame costs: decode and encode, both header forms, on frames recorded from the official Java client.
+"""Measures the cost of a frame: decode and encode, both header forms, on frames recorded from the official Java
+client.
 
     python -m benchmarks.micro_wire
 
-Prints microseconds of process CPU per frame. ``measure()`` gives the same as a dictionary.
+Prints microseconds of process CPU per frame. ``measure()`` returns the same as a dictionary.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _best_us(run: Callable[[], object], per_run: int, runs: int = 200, rounds: i
 
 
 def measure() -> dict[str, float]:
-    """Microseconds per frame, by what is done with it."""
+    """Returns microseconds per frame, by operation."""
     results: dict[str, float] = {}
     for form in SerializeType:
         one = encode_request(310, 7, SEND, BODY, form)

@@ -1,11 +1,11 @@
-"""Route queries: our name server and Apache's in one run, by one load generator.
+"""Measures route queries: our name server and Apache's in one run, with one load generator.
 
     python -m benchmarks.namesrv [--seconds 6] [--ours-only]
 
-The generator keeps a fixed number of requests on the way on each of a few connections and counts the bytes of the
-answers (whose sizes it learnt from a checked first round), so that it costs far less than either server. Both servers
-hold the same broker with the same topics. Start time is from the fork to the first answer, best of three; memory is
-read after the load. Figures of one machine under other load compare only with each other.
+The generator keeps a fixed number of requests in flight on each of a few connections and counts the bytes of the
+responses (whose sizes it learns in a verified first round), so it costs far less than either server. Both servers
+hold the same broker with the same topics. Start time is from the fork to the first response, best of three; memory is
+read after the load. Results from a machine with other load are comparable only with each other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STARTS: Final = 3
 
 
 class Server(Protocol):
-    """What is measured."""
+    """The server under test."""
 
     address: str
 
@@ -53,7 +53,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def _answers(connection: socket.socket, count: int) -> tuple[list[Frame], int]:
-    """The next answers and the number of their bytes."""
+    """Returns the next responses and their total number of bytes."""
     decoder = FrameDecoder()
     frames: list[Frame] = []
     size = 0
@@ -67,7 +67,7 @@ def _answers(connection: socket.socket, count: int) -> tuple[list[Frame], int]:
 
 
 def _register(connection: socket.socket) -> None:
-    """A broker with its topics; it stays as long as the connection does."""
+    """Registers a broker with its topics; it stays registered as long as the connection lives."""
     table = {
         f"topic-{number}": TopicConfig(topic_name=f"topic-{number}", read_queue_nums=8, write_queue_nums=8)
         for number in range(TOPICS)
@@ -88,13 +88,13 @@ def _register(connection: socket.socket) -> None:
 
 
 def _query(number: int) -> bytes:
-    # Opaques of one length keep the answers of a connection at one size.
+    # Opaques of equal length keep all responses of a connection the same size.
     fields = {"topic": f"topic-{number % TOPICS}"}
     return encode_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 100_000 + number, fields)
 
 
 class _Load:
-    """One connection with a burst of queries always on the way."""
+    """One connection with a burst of queries always in flight."""
 
     def __init__(self, address: str, first: int) -> None:
         self.connection = _connect(address)
@@ -145,7 +145,7 @@ def _run(selector: selectors.DefaultSelector, seconds: float) -> None:
 
 
 def _latency(server: Server) -> dict[str, float]:
-    """One request at a time over one connection."""
+    """Sends one request at a time over one connection."""
     with _connect(server.address) as connection:
         query = _query(0)
         times = []
@@ -160,7 +160,7 @@ def _latency(server: Server) -> dict[str, float]:
 
 
 def measure(server: OurNamesrv | ApacheNamesrv, seconds: float) -> dict[str, float]:
-    """Start it, load it, look at it."""
+    """Starts the server, loads it, and collects the results."""
     starts = []
     with server:
         for _ in range(STARTS):
@@ -183,7 +183,7 @@ def measure(server: OurNamesrv | ApacheNamesrv, seconds: float) -> dict[str, flo
 
 
 def run(seconds: float = 6.0, *, ours_only: bool = False) -> dict[str, dict[str, float]]:
-    """Figures by server. Apache's is left out where Java is missing or not wanted."""
+    """Returns the results by server. Apache's is left out where Java is missing or not wanted."""
     results = {"orbitmq": measure(OurNamesrv(), seconds)}
     if not ours_only and not missing_tools():
         results[f"apache-{LATEST}"] = measure(ApacheNamesrv(LATEST, jvm_args=BENCH_JVM), seconds)
@@ -191,7 +191,7 @@ def run(seconds: float = 6.0, *, ours_only: bool = False) -> dict[str, dict[str,
 
 
 def show(results: dict[str, dict[str, float]]) -> None:
-    """A table, one column a server."""
+    """Prints a table, one column per server."""
     print(f"{'':26}" + "".join(f"{name:>16}" for name in results))
     for figure in next(iter(results.values())):
         print(f"{figure:26}" + "".join(f"{figures[figure]:16,.2f}" for figures in results.values()))

@@ -1,15 +1,16 @@
-"""A name server with 1,000 brokers of 500 topics and 10,000 clients: ours and Apache's, by one load generator.
+"""Measures a name server with 1,000 brokers of 500 topics and 10,000 clients: ours and Apache's, with one load
+generator.
 
     python -m benchmarks.namesrv_scale [--brokers 1000] [--topics 500] [--clients 10000] [--seconds 30] [--ours-only]
 
 Each topic is on ten brokers, so a route lists ten. Every broker keeps a connection and registers all its topics every
-30 s, the default (``forceRegister``). Every client keeps a connection and queries the routes of five topics every
-30 s, like official clients. All of that runs at its real pace. Measured are the share of a core that the server needs
-(CPU time of its process) and the latency of a query under this load.
+30 s, the default (``forceRegister``). Every client keeps a connection and queries the routes of five topics every 30
+s, like official clients. All of that runs in real time. The benchmark measures the share of a core that the server
+needs (CPU time of its process) and the latency of a query under this load.
 
-Meanwhile a broker adds a topic now and then: how long until a query shows it is the age of a route as far as the name
-server goes (a client adds its own period, 30 s). At the end brokers hang up, and it is measured how long their names
-stay in the routes.
+Meanwhile a broker adds a topic from time to time. The time until a query shows it is the name server's share of a
+route's age (a client adds its own period, 30 s). At the end brokers disconnect, and the benchmark measures how long
+their names stay in the routes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ GONE_COUNT: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much there is of everything."""
+    """The number of brokers, topics and clients."""
 
     brokers: int = 1_000
     topics: int = 500
@@ -55,7 +56,7 @@ class Size:
 
     @property
     def groups(self) -> int:
-        """Brokers in groups of ten have the same topics."""
+        """Returns the brokers in groups of ten; those of a group have the same topics."""
         return max(1, self.brokers // SHARED_BY)
 
 
@@ -64,7 +65,7 @@ def topic_name(group: int, number: int) -> str:
 
 
 def registration(size: Size, broker: int, version: int = 0, extra: str = "") -> bytes:
-    """The body of a broker's registration."""
+    """Returns the body of a broker's registration."""
     names = [topic_name(broker % size.groups, number) for number in range(size.topics)]
     if extra:
         names.append(extra)
@@ -78,7 +79,7 @@ def registration(size: Size, broker: int, version: int = 0, extra: str = "") -> 
 
 
 class Line:
-    """One connection of a broker or a client; asks one thing at a time."""
+    """One connection of a broker or a client, with at most one outstanding request."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -104,7 +105,7 @@ class Line:
         return frames
 
     def answer(self) -> Frame:
-        """Wait for the one answer that is outstanding."""
+        """Waits for the outstanding response."""
         while True:
             frames = self.take()
             if frames:
@@ -113,7 +114,7 @@ class Line:
 
 @dataclass(slots=True)
 class Cluster:
-    """Everything that talks to one name server."""
+    """All peers of one name server."""
 
     address: str
     size: Size
@@ -138,7 +139,7 @@ class Cluster:
         return encode_request(RequestCode.REGISTER_BROKER, opaque, fields, body)
 
     def register_all(self) -> None:
-        """The first registration of every broker, one after the other."""
+        """Registers every broker for the first time, one after the other."""
         self.bodies = [registration(self.size, group) for group in range(self.size.groups)]
         for broker in range(self.size.brokers):
             line = Line(self.address)
@@ -154,10 +155,10 @@ class Cluster:
     def query(self, topic: str, opaque: int = 1) -> bytes:
         return encode_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, opaque, {"topic": topic})
 
-    # -- the load at its real pace ---------------------------------------------------------------------------
+    # -- the load in real time ---------------------------------------------------------------------------
 
     def _due(self) -> Iterator[tuple[float, str, int]]:
-        """When who says what, within the measured time."""
+        """Yields the requests and their times within the measured period."""
         size = self.size
         for broker in range(size.brokers):
             yield from (
@@ -168,7 +169,7 @@ class Cluster:
         yield from ((at, "probe", int(at)) for at in _times(PROBE_S / 2, size.seconds, PROBE_S))
 
     def run(self) -> None:
-        """Everybody says what they say, at the times they do; answers are timed."""
+        """Sends all requests at their times and measures the response times."""
         due = list(self._due())
         heapq.heapify(due)
         with selectors.DefaultSelector() as selector:
@@ -206,13 +207,13 @@ class Cluster:
             (self.register_ms if line.is_broker else self.query_ms).append(took)
 
     def probe(self, number: int) -> None:
-        """A broker adds a topic; how long until a query shows it."""
+        """Adds a topic to a broker and returns how long it takes until a query shows it."""
         self.version += 1
         extra = f"new-{self.version}"
         if not self.probing:
             self.probing = [Line(self.address), Line(self.address)]
         broker, asker = self.probing
-        # A broker of its own, so that the versions of the others stay.
+        # A separate broker, so that the versions of the others are unchanged.
         body = registration(self.size, 0, self.version, extra)
         began = time.perf_counter()
         broker.ask(self.request(self.size.brokers + 1, body))
@@ -224,7 +225,7 @@ class Cluster:
         broker.answer()
 
     def hang_up(self) -> float:
-        """Milliseconds until brokers that hung up are in no route any more; the last of some."""
+        """Returns the milliseconds until disconnected brokers are in no route any more; the last of several."""
         topic = topic_name(0, 0)
         gone = [index for index in range(self.size.brokers) if index % self.size.groups == 0][:GONE_COUNT]
         names = {f"broker-{index:04}" for index in gone}
@@ -260,7 +261,7 @@ def _part(sorted_values: list[float], share: float) -> float:
 
 
 def measure(server: OurNamesrv | ApacheNamesrv, size: Size) -> dict[str, float]:
-    """Start it, build the cluster, run the load, look at it."""
+    """Starts the server, builds the cluster, runs the load, and collects the results."""
     with server:
         cluster = Cluster(server.address, size)
         try:
@@ -296,7 +297,7 @@ def measure(server: OurNamesrv | ApacheNamesrv, size: Size) -> dict[str, float]:
 
 
 def run(size: Size = Size(), *, ours_only: bool = False) -> dict[str, dict[str, float]]:  # noqa: B008 - a frozen value
-    """Figures by server."""
+    """Returns the results by server."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = size.brokers + size.clients + 200
     if hard != resource.RLIM_INFINITY and hard < needed:
@@ -309,7 +310,7 @@ def run(size: Size = Size(), *, ours_only: bool = False) -> dict[str, dict[str, 
 
 
 def show(results: dict[str, dict[str, float]]) -> None:
-    """A table, one column a server."""
+    """Prints a table, one column per server."""
     print(f"{'':28}" + "".join(f"{name:>16}" for name in results))
     for figure in next(iter(results.values())):
         print(f"{figure:28}" + "".join(f"{figures[figure]:16,.2f}" for figures in results.values()))

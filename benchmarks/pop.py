@@ -1,12 +1,12 @@
-"""POP over remoting compared with Apache 5.5.0, in alternating windows: pop 32 and acknowledge each, like Java's
+"""Compares POP over remoting with Apache 5.5.0, in alternating windows: pop 32 and acknowledge each, like Java's
 consumer.
 
     python -m benchmarks.pop [--pairs 8] [--seconds 2.5] [--messages 300000] [--ours-only] [--json FILE]
 
 The load is one program for both brokers, written on bare frames: connections that pop and send an ACK_MESSAGE for
-every message, all of a pop on their way at once. It runs against one broker at a time. A group with less left than
-twice what a window has taken so far is replaced by a new one, which begins at the oldest message; a window in which
-the backlog ran out is an error, since its CPU would be that of waiting. CPU is that of the broker's process.
+every message, all of a pop in flight at once. It runs against one broker at a time. When a group has less than twice
+the largest window so far left to read, it is replaced by a new group, which begins at the oldest message. A window in
+which the backlog ran out is an error, since it would measure waiting. CPU is that of the broker's process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CPU_GOAL: Final = 0.5
 
 
 class Load:
-    """Pops and acknowledges at one broker."""
+    """Pops and acknowledges messages of one broker."""
 
     def __init__(self, namesrv: OrbitNamesrv | ApacheNamesrv, broker: OrbitBroker | ApacheBroker) -> None:
         self._namesrv = namesrv
@@ -70,8 +70,9 @@ class Load:
         self._stored = count
 
     async def window(self, seconds: float) -> Window:
-        """Load for so long; messages count when their acknowledgement was answered. Raises ``RuntimeError`` when the
-        backlog ran out."""
+        """Loads the broker for that long; a message counts once its acknowledgement was answered. Raises
+        ``RuntimeError`` when the backlog ran out.
+        """
         if not self._group or self._stored - self._done_of_group < 2 * self._largest:
             self._group += 1
             self._done_of_group = 0
@@ -170,7 +171,7 @@ async def _measure(loads: dict[str, Load], count: int, pairs: int, seconds: floa
 def run(
     seconds: float = 2.5, *, pairs: int = PAIRS, messages: int = MESSAGES, ours_only: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Figures by broker, and the ratios ours / Apache's."""
+    """Returns the results by broker, and the ratios ours / Apache's."""
     missing = [] if ours_only else missing_tools()
     if missing:
         raise RuntimeError(f"Apache's broker needs {', '.join(missing)}")

@@ -1,10 +1,10 @@
-"""Where the broker's microseconds go, while Apache's own programs load it.
+"""Profiles the broker's CPU time under the load of Apache's own programs.
 
     python -m benchmarks.profile_broker [producer | batch-producer | consumer] [--seconds 8]
 
-The broker runs in this process as ``orbitmq broker`` would run it. A timer of CPU time interrupts it every
-millisecond and records our innermost function; unlike a tracing profiler it costs next to nothing, so that
-cheap functions do not look dear. Time in the event loop and in the kernel shows where it was entered from.
+The broker runs in this process as ``orbitmq broker`` would run it. A CPU timer interrupts it every millisecond and
+records our innermost function. Unlike a tracing profiler it costs almost nothing, so cheap functions do not look
+expensive. Time spent in the event loop and in the operating system is attributed to the caller.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ STAGES: Final = (
 
 
 class Sampler:
-    """Counts where the process is, by CPU time."""
+    """Samples the position of the process by CPU time."""
 
     def __init__(self) -> None:
         self.by_function: Counter[str] = Counter()
@@ -105,7 +105,7 @@ def _served(broker: Broker, kind: str) -> int:
 
 
 async def profile(kind: str, seconds: float, backlog: int) -> tuple[Sampler, float]:
-    """The samples and the CPU per message in microseconds."""
+    """Returns the samples and the CPU per message in microseconds."""
     loop = asyncio.get_running_loop()
     sampler = Sampler()
     with tempfile.TemporaryDirectory() as directory:

@@ -1,13 +1,13 @@
-"""Our broker under steady load: its memory must not grow, and nothing may fail.
+"""Runs our broker under steady load: its memory must not grow, and nothing may fail.
 
     python -m benchmarks.soak --minutes 30
 
-First the broker gets as many sends at once as the steady load may have on their way when it falls behind (1,024), so
-that its buffers have been as large as they may become. Then the maximum is measured: 64 sends on their way and a
-consumer, both in this process. Then 70 % of it is sent for the time given (``--share``). Broker and name server are
-processes of their own, started as a user would. The memory of the broker is its private bytes (not the page cache of
-mapped files), sampled every five seconds. Its median over the last tenth of the time may be 5 % above that over the
-second tenth. Every acknowledged message must be handled.
+First the broker receives as many simultaneous sends as the steady load may have in flight when it falls behind
+(1,024), so that its buffers reach their maximum size. Then the maximum rate is measured: 64 sends in flight and a
+consumer, both in this process. Then 70 % of that rate (``--share``) is sent for the given time. Broker and name
+server are separate processes, started as a user would start them. The memory of the broker is its private bytes (not
+the page cache of mapped files), sampled every five seconds. Its median over the last tenth of the time may be at most
+5 % above that over the second tenth. Every acknowledged message must be handled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CATCH_UP_S = 60.0
 
 
 class Run:
-    """The clients, and what they counted."""
+    """The clients and their counters."""
 
     def __init__(self, namesrv: str) -> None:
         self._producer = Producer("soak-writers", namesrv)
@@ -72,7 +72,7 @@ class Run:
         self.acked += 1
 
     async def maximum(self, seconds: float, senders: int = SENDERS) -> float:
-        """Messages a second, as fast as they are acknowledged."""
+        """Returns messages per second, sent as fast as they are acknowledged."""
         until, before, began = time.monotonic() + seconds, self.acked, time.monotonic()
 
         async def sender() -> None:
@@ -83,7 +83,7 @@ class Run:
         return (self.acked - before) / (time.monotonic() - began)
 
     async def steady(self, rate: float, seconds: float) -> None:
-        """That many sends a second, whether or not the last ones were answered."""
+        """Sends at that rate per second, whether or not the previous sends were answered."""
         began = time.monotonic()
         started = 0
         while (passed := time.monotonic() - began) < seconds:
@@ -113,7 +113,7 @@ async def watch(broker: OrbitBroker, samples: list[int]) -> None:
 
 
 def growth(samples: list[int]) -> float:
-    """Of the median of the last tenth over that of the second one."""
+    """Returns the ratio of the median of the last tenth to that of the second tenth."""
     tenth = max(1, len(samples) // 10)
     before = statistics.median(samples[tenth : 2 * tenth])
     return statistics.median(samples[-tenth:]) / before - 1
@@ -154,7 +154,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--share", type=float, default=0.7)
     arguments = parser.parse_args()
-    # Log files of more than an hour go: no more than an hour's messages, of 1.2 KB each, are on the disk.
+    # Log files older than an hour are deleted, so the disk holds at most an hour's messages of 1.2 KB each.
     hours = ";".join(f"{hour:02}" for hour in range(24))
     with orbit_cluster(
         fileReservedTime=1, deleteWhen=hours, mappedFileSizeCommitLog=64 * 1024 * 1024
