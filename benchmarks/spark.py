@@ -1,19 +1,19 @@
-"""Topics and raw stores in Spark, compared with Spark's Kafka connector in one run.
+"""Compares topics and raw stores in Spark with Spark's Kafka connector, in one run.
 
     python -m benchmarks.spark [--count 1000000] [--rounds 5] [--seconds 330] [--steps raw,sink] [--ours-only]
 
-Both sides run the same PySpark 4.2.0 in a virtual environment of its own, ``local[2]``, and read the same number of
-messages with 128-byte bodies from four queues or partitions of a server on this machine: counted and their bodies
-measured (``read``), and as whole rows into Spark's ``noop`` sink (Kafka's seven columns, compared with our seven that
-say the same, and all seventeen). The sink is a stream of Parquet files into a topic with keys and tags (a header, for
-Kafka), ``availableNow``.
+Both sides run the same PySpark 4.2.0 in a separate virtual environment, ``local[2]``, and read the same number of
+messages with 128-byte bodies from four queues or partitions of a server on this machine: once to count them and
+measure their bodies (``read``), and once as whole rows into Spark's ``noop`` sink (Kafka's seven columns, compared
+with our seven equivalent ones, and all seventeen). The sink is a stream of Parquet files into a topic with keys and
+tags (a header, for Kafka), ``availableNow``.
 
 Sessions and servers of both sides stay up, and their windows alternate: Kafka's step follows the same step of ours.
-The first round warms both up and is not counted; ratios are medians over the rounds. CPU is that of Spark's
-processes and of the server in the same window, for each row.
+The first round warms both up and is not counted; ratios are medians over the rounds. CPU is that of Spark's processes
+and of the server in the same window, per row.
 
-Answers of our broker hold at most 32 messages, as Apache's do (``maxTransferCountOnMessageInMemory``); Kafka's are
-bounded by bytes alone. Both of our settings are measured.
+Responses of our broker hold at most 32 messages, like Apache's (``maxTransferCountOnMessageInMemory``); Kafka's are
+bounded only by bytes. Both of our settings are measured.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def interpreter() -> Path:
-    """The Python of the virtual environment both sides run in."""
+    """Returns the Python of the virtual environment in which both sides run."""
     python = CACHE / f"venv-{PYSPARK}" / "bin" / "python"
     complete = python.parents[1] / "complete"
     if not complete.exists():
@@ -97,7 +97,7 @@ def interpreter() -> Path:
 
 
 def bring_kernel(python: Path) -> None:
-    """Put the compiled kernel of this environment, if it has one, into that of the benchmark."""
+    """Copies the compiled kernel of this environment, if it has one, into that of the benchmark."""
     target = next(python.parents[1].glob("lib/python3*/site-packages"))
     shutil.rmtree(target / "orbitmq_kernel", ignore_errors=True)
     if (found := importlib.util.find_spec("orbitmq_kernel")) is not None and found.origin is not None:
@@ -105,7 +105,7 @@ def bring_kernel(python: Path) -> None:
 
 
 def jars(name: str) -> list[str]:
-    """The jars of one of the files in poms/, fetched by Maven once."""
+    """Returns the jars of one of the files in poms/, fetched by Maven once."""
     target = CACHE / name
     if not any(target.glob("*.jar")):
         if shutil.which("mvn") is None:
@@ -122,7 +122,7 @@ def jars(name: str) -> list[str]:
 
 @contextmanager
 def kafka_server() -> Iterator[tuple[str, int]]:
-    """Address and process id of a Kafka broker with nothing but defaults."""
+    """Yields the address and process id of a Kafka broker with default settings."""
     port, controller = free_ports(7)
     classpath = ":".join(jars("kafka"))
     with tempfile.TemporaryDirectory(prefix="orbitmq-kafka-") as work:
@@ -166,7 +166,7 @@ def _wait_for_port(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 class Side:
-    """A Spark session, and the server it works with."""
+    """A Spark session and its server."""
 
     def __init__(self, plan: Mapping[str, Any], server_pid: int) -> None:
         self._server_pid = server_pid
@@ -203,7 +203,7 @@ class Side:
         return answer
 
     def window(self, step: Mapping[str, Any]) -> Figures:
-        """One step: rows a second, and microseconds of CPU for each row."""
+        """Runs one step: rows per second, and microseconds of CPU per row."""
         server_pid = step.get("server_pid", self._server_pid)
         before = _cpu_seconds(server_pid)
         found = self._tell(step)
@@ -217,7 +217,7 @@ class Side:
         }
 
     def close(self) -> None:
-        """End the session."""
+        """Ends the session."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -250,8 +250,9 @@ def fill_ours(namesrv: OrbitNamesrv, broker: OrbitBroker, topic: str, count: int
 def our_side(
     plan: Mapping[str, Any], settings: Mapping[str, int]
 ) -> Iterator[tuple[Side, dict[str, dict[str, Any]]]]:
-    """A session with a filled topic, and the steps by name. The sink has a server of its own: in the log that the raw
-    store is read from it would add other messages with every round."""
+    """Returns a session with a filled topic, and the steps by name. The sink has a separate server: in the log that
+    the raw store is read from, it would add other messages with every round.
+    """
     topic, sink = "bench", "sink"
     conf: dict[str, Any] = {"mappedFileSizeCommitLog": 1024**3, **settings}
     with (
@@ -292,7 +293,7 @@ def our_side(
 
 @contextmanager
 def kafka_side(plan: Mapping[str, Any]) -> Iterator[tuple[Side, dict[str, dict[str, Any]]]]:
-    """The same with Kafka."""
+    """Returns the same for Kafka."""
     with kafka_server() as (address, pid), session({**plan, "jars": jars("kafka-connector")}, pid) as side:
         options = {"kafka.bootstrap.servers": address}
         columns = [
@@ -322,12 +323,12 @@ def kafka_side(plan: Mapping[str, Any]) -> Iterator[tuple[Side, dict[str, dict[s
 
 
 def their_name(step: str) -> str:
-    """The Kafka step that our step is compared with."""
+    """Returns the Kafka step with which our step is compared."""
     return step.removeprefix("raw store, ")
 
 
 def chosen(steps: Mapping[str, dict[str, Any]], beginnings: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The steps whose names begin with one of these words; all without any."""
+    """Returns the steps whose names begin with one of these words, or all if there are none."""
     return {name: step for name, step in steps.items() if name.startswith(tuple(beginnings) or "")}
 
 
@@ -339,7 +340,7 @@ def run(
     seconds: float = SECONDS,
     steps: Sequence[str] = (),
 ) -> Figures:
-    """Figures by side and step, and what ours is of Kafka's."""
+    """Returns the results by side and step, and the ratios ours / Kafka's."""
     deadline = time.monotonic() + seconds
     plan = {"count": count, "sink_count": min(count, 400_000), "body_bytes": BODY_BYTES}
     windows: dict[str, dict[str, list[Figures]]] = {"orbitmq": {}, "kafka": {}}
@@ -363,7 +364,7 @@ def run(
 
 
 def summary(windows: Mapping[str, Mapping[str, Sequence[Figures]]]) -> Figures:
-    """Medians, and medians of the ratios of neighbouring windows."""
+    """Returns the medians, and the medians of the ratios of neighbouring windows."""
     results: Figures = {
         side: {
             step: {name: statistics.median(one[name] for one in found) for name in found[0]}

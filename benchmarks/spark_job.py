@@ -1,4 +1,4 @@
-"""One side of ``benchmarks.spark``: a Spark session of the PySpark to be measured, which runs steps on command.
+"""Runs one side of ``benchmarks.spark``: a Spark session of the PySpark under test, which runs steps on command.
 
 The first line of standard input is the plan, each further line a step, all JSON. Each is answered by a line on
 standard output: for a step its rows, its seconds, and the CPU seconds of Spark (driver, JVM and Python workers).
@@ -21,7 +21,7 @@ Plan = dict[str, Any]
 
 
 def cpu_seconds() -> float:
-    """User and system time of all descendants of this process, living and waited for, and of itself."""
+    """Returns the user and system time of this process and all its descendants, running and ended."""
     parents: dict[int, int] = {}
     times: dict[int, float] = {}
     tick = os.sysconf("SC_CLK_TCK")
@@ -53,7 +53,7 @@ def load(spark: SparkSession, step: Plan) -> DataFrame:
 
 
 class Stopwatch:
-    """Seconds and CPU seconds since it was made."""
+    """Seconds and CPU seconds since it was created."""
 
     def __init__(self) -> None:
         self._cpu = cpu_seconds()
@@ -65,7 +65,7 @@ class Stopwatch:
 
 
 def read(spark: SparkSession, step: Plan, plan: Plan) -> tuple[float, float]:
-    """Rows counted, bodies measured; the seconds and CPU seconds it took."""
+    """Counts rows and measures bodies; returns the seconds and CPU seconds it took."""
     watch = Stopwatch()
     [row] = load(spark, step).selectExpr("count(*) AS n", f"sum(length({step['body']})) AS bytes").collect()
     taken = watch.read()
@@ -74,14 +74,14 @@ def read(spark: SparkSession, step: Plan, plan: Plan) -> tuple[float, float]:
 
 
 def read_all(spark: SparkSession, step: Plan, plan: Plan) -> tuple[float, float]:
-    """Every column of every row, into nothing."""
+    """Reads every column of every row and discards them."""
     watch = Stopwatch()
     load(spark, step).write.format("noop").mode("overwrite").save()
     return watch.read()
 
 
 def stream(spark: SparkSession, step: Plan, plan: Plan) -> tuple[float, float]:
-    """Parquet files into a topic; making the files is not counted."""
+    """Streams Parquet files into a topic; creating the files is not counted."""
     rows = spark.range(0, plan["sink_count"], 1, 2).selectExpr(*step["columns"])
     with tempfile.TemporaryDirectory() as checkpoint, tempfile.TemporaryDirectory() as files:
         rows.write.mode("overwrite").parquet(files)
@@ -97,7 +97,7 @@ KINDS = {"read": read, "read all": read_all, "stream": stream}
 
 
 def timed(spark: SparkSession, step: Plan, plan: Plan) -> dict[str, float]:
-    """One window."""
+    """Runs one window."""
     rows = plan["sink_count"] if step["kind"] == "stream" else plan["count"]
     seconds, cpu_s = KINDS[step["kind"]](spark, step, plan)
     return {"rows": rows, "seconds": seconds, "cpu_s": cpu_s}

@@ -1,11 +1,12 @@
-"""The sink in both modes: rows per second and CPU per row; with ``--kills`` each row once.
+"""Measures the sink in both modes: rows per second and CPU per row; with ``--kills``, checks that each row arrives
+once.
 
     python -m benchmarks.spark_sink [--rows 300000] [--modes dedup,transactional] [--kills 10]
 
 A stream of Parquet files goes into a topic of four queues, in micro-batches of ``--batch`` rows, ``local[2]``. The
-broker is a process of its own, and its CPU is part of the figures. Session and workers are warm: each mode first
-sends 20,000 rows that do not count. With ``--kills`` the query runs in a child process, which is killed with SIGKILL
-that often, each time while commits are under way, and all messages of the topic are read and counted at the end.
+broker is a separate process, and its CPU is included. Session and workers are warm: each mode first sends 20,000 rows
+that do not count. With ``--kills`` the query runs in a child process, which is killed with SIGKILL that many times,
+each time during a commit, and all messages of the topic are read and counted at the end.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _SERVER: Final = (
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Address of a name server; a broker runs next to it, as a child, so that ``Stopwatch`` sees its CPU."""
+    """Yields the address of a name server; a broker runs next to it, as a child, so that ``Stopwatch`` sees its CPU.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -78,14 +80,14 @@ def session() -> SparkSession:
 
 
 def make_files(spark: SparkSession, directory: str, rows: int, batch: int) -> None:
-    """Two files for each micro-batch."""
+    """Writes two files for each micro-batch."""
     files = max(2, 2 * (rows // batch))
     columns = ["concat('k', id) AS keys", "'A' AS tags", "encode(rpad(id, 150, 'x'), 'UTF-8') AS body"]
     spark.range(0, rows, 1, files).selectExpr(*columns).write.mode("overwrite").parquet(directory)
 
 
 def send(spark: SparkSession, name_server: str, files: str, checkpoint: str, mode: str) -> None:
-    """Run the stream to its end."""
+    """Runs the stream to its end."""
     (
         spark.readStream.schema("keys string, tags string, body binary")
         .option("maxFilesPerTrigger", 2)
@@ -99,7 +101,7 @@ def send(spark: SparkSession, name_server: str, files: str, checkpoint: str, mod
 
 
 def seen(name_server: str) -> Counter[str]:
-    """How often each key is in the topic."""
+    """Returns how often each key is in the topic."""
     found: Counter[str] = Counter()
     with PullConsumer("benchmark", name_server) as consumer:
         for queue in consumer.fetch_queues(TOPIC):
@@ -134,8 +136,9 @@ def measure(modes: list[str], rows: int, batch: int) -> None:
 
 
 def kill_and_count(rows: int, batch: int, kills: int) -> None:
-    """Kill the query while it commits. Each start gets through at least one further micro-batch, so that every kill
-    meets commits."""
+    """Kills the query while it commits. Each start completes at least one further micro-batch, so every kill hits
+    commits.
+    """
     with tempfile.TemporaryDirectory() as work, server() as name_server:
         spark = session()
         make_files(spark, f"{work}/rows", rows, batch)
@@ -168,7 +171,7 @@ def kill_and_count(rows: int, batch: int, kills: int) -> None:
 
 
 def wait_for_commits(child: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until a micro-batch of this start is decided and not done."""
+    """Waits until a micro-batch of this start is decided and not yet committed."""
     before = {path.name for path in log.rglob("*.parquet")}
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while not {path.name for path in log.rglob("*.parquet")} - before:

@@ -1,11 +1,12 @@
-"""Raw stores and the sink in Spark: rows per second, CPU per row, and a store of any size checked against its broker.
+"""Measures raw stores and the sink in Spark: rows per second and CPU per row. Checks a store of any size against its
+broker.
 
     python -m benchmarks.spark_store [--messages N] [--body BYTES] [--sink-rows N] [--check]
 
-A store is written by our own store (as many log files of 1 GiB as it takes), read by Spark as ``rocketmq-store`` and,
-with ``--check``, by a broker opened on the same directory as ``rocketmq``: rows, bytes and checksums must be equal to
-each other and to what was written. CPU is that of the JVM and all Python workers, user and system; the session is
-warmed up first. ``--check`` with 1,800,000 messages of 1,024 bytes is a store of 2 GiB.
+Our own store writes the data (as many log files of 1 GiB as it takes). Spark reads it as ``rocketmq-store`` and, with
+``--check``, also as ``rocketmq`` from a broker opened on the same directory: rows, bytes and checksums must equal
+each other and the written data. CPU is that of the JVM and all Python workers, user and system; the session is warmed
+up first. ``--check`` with 1,800,000 messages of 1,024 bytes is a store of 2 GiB.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def body_of(number: int, size: int) -> bytes:
 
 
 def write_store(root: Path, count: int, body_bytes: int) -> Sums:
-    """Creates a store with that many messages and returns what a reader must find in it."""
+    """Creates a store with that many messages and returns the totals that a reader must find in it."""
     store = MessageStore(StoreConfig(root=str(root)))
     store.open()
     checksums = 0
@@ -72,7 +73,7 @@ def write_store(root: Path, count: int, body_bytes: int) -> Sums:
 
 @contextmanager
 def session(cores: int = 2) -> Iterator[SparkSession]:
-    """Spark on this machine, with both formats."""
+    """Starts Spark on this machine, with both formats."""
     from pyspark.sql import SparkSession
 
     from orbitmq.spark import register
@@ -96,7 +97,7 @@ def session(cores: int = 2) -> Iterator[SparkSession]:
 
 
 def cpu_seconds() -> dict[int, float]:
-    """User and system time so far of every process below this one, without its own."""
+    """Returns the user and system time so far of every process below this one, without its own."""
     parents: dict[int, int] = {}
     times: dict[int, float] = {}
     for entry in Path("/proc").iterdir():
@@ -119,7 +120,9 @@ def cpu_seconds() -> dict[int, float]:
 
 
 def timed(work: Callable[[], int]) -> dict[str, float]:
-    """Figures of ``work``, which gives the number of rows. Workers stay for a minute, so that none is missed."""
+    """Returns the cost of ``work``, which returns the number of rows. Workers stay alive for a minute, so none is
+    missed.
+    """
     started, before = time.perf_counter(), cpu_seconds()
     rows = work()
     seconds = time.perf_counter() - started
@@ -146,7 +149,8 @@ def read_store(spark: SparkSession, path: Path, **options: str) -> DataFrame:
 
 
 def measure_store(spark: SparkSession, path: Path) -> dict[str, Any]:
-    """Reads of a whole store: all columns into a sink that drops them, and two columns for a sum of bytes."""
+    """Measures reads of a whole store: all columns into a sink that drops them, and two columns for a sum of bytes.
+    """
 
     def everything() -> int:
         read_store(spark, path).write.format("noop").mode("overwrite").save()
@@ -167,7 +171,7 @@ def measure_store(spark: SparkSession, path: Path) -> dict[str, Any]:
 
 
 def measure_sink(spark: SparkSession, rows: int, body_bytes: int) -> dict[str, Any]:
-    """Rows into a topic of a broker in this process (its CPU is not counted)."""
+    """Measures rows into a topic of a broker in this process (its CPU is not counted)."""
     frame = spark.range(0, rows, 1, 2).selectExpr(
         f"cast(rpad(cast(id as string), {body_bytes}, '.') as binary) as body",
         "cast(id as string) as keys",
@@ -191,7 +195,7 @@ def measure_sink(spark: SparkSession, rows: int, body_bytes: int) -> dict[str, A
 
 
 def check(spark: SparkSession, data: Path, written: Sums) -> dict[str, Any]:
-    """The store as Spark reads it, and as its broker delivers it."""
+    """Compares the store as Spark reads it with the messages that its broker delivers."""
     store = data / "store"
     found: dict[str, Sums] = {}
     figures = {"raw store": timed(lambda: note(found, "raw store", sums(read_store(spark, store))))}
@@ -216,7 +220,7 @@ def note(found: dict[str, Sums], name: str, value: Sums) -> int:
 def run(
     messages: int = 2_000_000, body: int = 128, sink_rows: int = 500_000, checked: bool = False
 ) -> dict[str, Any]:
-    """All figures."""
+    """Returns all results."""
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="orbitmq-bench-") as directory:
         data = Path(directory)

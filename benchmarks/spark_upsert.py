@@ -1,10 +1,10 @@
-"""Keyed upserts: CPU seconds per batch of 100,000 keys, and the memory of the driver.
+"""Measures keyed upserts: CPU seconds per batch of 100,000 keys, and the memory of the driver.
 
     python -m benchmarks.spark_upsert [--rows 1000000] [--batches 3] [--forms delta,iceberg]
                                       [--merge driver,executors] [--keys spread,clustered]
 
 Each combination fills a table with ``--rows`` rows of seven columns (about 180 bytes), then upserts batches of
-100,000 keys, 90 % of them known, by the code that pipelines run. ``spread`` keys are distributed evenly over the
+100,000 keys, 90 % of them known, with the code that pipelines run. ``spread`` keys are distributed evenly over the
 table, the worst case; ``clustered`` ones are neighbours. The first batch warms up and is not counted. CPU is that of
 driver, JVM and Python workers; the memory is the peak of the Python driver and the resident memory of the JVM.
 """
@@ -49,7 +49,7 @@ def rows(spark: SparkSession, first: int, end: int, step: int, version: int) -> 
 
 
 class Table:
-    """A keyed table that is written as a pipeline writes it."""
+    """A keyed table, written the way a pipeline writes it."""
 
     def __init__(self, directory: Path, form: str, merge: Any) -> None:
         self._form = form

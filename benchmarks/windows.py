@@ -1,8 +1,9 @@
-"""Alternating windows: two servers are up and warm, one is under load at a time, and only pairs are compared.
+"""Measures in alternating windows: two servers are up and warm, one is under load at a time, and only pairs are
+compared.
 
-The speed of a virtual machine changes within minutes, so figures taken one after the other compare the machine with
-itself. Here the load of one side is paused (SIGSTOP) while the other side is measured, for a few seconds each, in
-turn. A ratio is taken within each pair of neighbouring windows; the result is the median of the ratios.
+The speed of a virtual machine changes within minutes, so measurements taken one after the other compare the machine
+with itself. Here the load of one side is paused (SIGSTOP) while the other side is measured, for a few seconds each,
+in turn. A ratio is taken within each pair of neighbouring windows; the result is the median of the ratios.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BENCH_JVM: Final = ("-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g", "-XX:+Us
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one side did while it was under load."""
+    """The work of one side while it was under load."""
 
     seconds: float
     count: int
@@ -63,9 +64,10 @@ class Side:
 
 
 class JavaLoad(ChildProcess):
-    """``orbitmq.driver.Load``: the official Java client as a load that can be paused. Options are its own.
+    """``orbitmq.driver.Load``: the official Java client as a load that can be paused. ``options`` are the load's own.
 
-    ``main`` is another program that takes the same options, in the class path ``classes``."""
+    ``main`` is another program that takes the same options, in the class path ``classes``.
+    """
 
     def __init__(
         self,
@@ -117,16 +119,16 @@ class JavaLoad(ChildProcess):
         return int(COUNTERS.unpack_from(self._counters)[1])
 
     def wait_first(self, timeout_s: float = 60.0) -> None:
-        """Until the first message."""
+        """Waits for the first message."""
         self.wait_ready(lambda: self.done > 0, timeout_s=timeout_s)
 
     def side(self, cpu_s: Callable[[], float]) -> Side:
-        """This load against servers whose CPU time is ``cpu_s()``."""
+        """Returns this load as a side, against servers whose CPU time is ``cpu_s()``."""
         return Side(lambda: self.done, cpu_s, self.resume, self.pause)
 
 
 def measure(side: Side, seconds: float) -> Window:
-    """One window: the side is resumed, settles, is measured, and is paused again."""
+    """Measures one window: the side is resumed, settles, is measured, and is paused again."""
     side.resume()
     try:
         time.sleep(SETTLE_S)
@@ -140,7 +142,8 @@ def measure(side: Side, seconds: float) -> Window:
 def alternate(
     ours: Side, theirs: Side, *, seconds: float = 2.5, pairs: int = PAIRS, warm_up_s: float = 8.0
 ) -> list[Pair]:
-    """``pairs`` pairs of windows, each side first in half of them. Both sides are warmed up and paused before."""
+    """Runs ``pairs`` pairs of windows, each side first in half of them. Both sides are warmed up and paused before.
+    """
     for side in (ours, theirs):
         side.resume()
         time.sleep(warm_up_s)
@@ -162,7 +165,7 @@ def alternate(
 def summary(
     name: str, pairs: Sequence[Pair], other: str = f"apache-{LATEST}"
 ) -> Mapping[str, Mapping[str, float]]:
-    """Medians by side, and the median of the ratios ours / ``other`` with their extremes."""
+    """Returns the medians by side, and the median of the ratios ours / ``other`` with their extremes."""
     rates = [first.per_s / second.per_s for first, second in pairs]
     cpu = [first.cpu_us / second.cpu_us for first, second in pairs]
     sides = {

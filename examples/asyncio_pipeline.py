@@ -1,4 +1,4 @@
-"""Many sends at once, a coroutine as handler, and a loop over messages.
+"""Send many messages concurrently, handle them with a coroutine, and iterate over messages.
 
 python examples/asyncio_pipeline.py [name server, default 127.0.0.1:9876]
 """

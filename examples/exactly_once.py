@@ -1,4 +1,4 @@
-"""Handle each message once: its effect and the note that it is done are one database transaction.
+"""Handle each message once: its effect and the record that it is done are one database transaction.
 
 python examples/exactly_once.py [name server, default 127.0.0.1:9876]
 """
@@ -21,7 +21,7 @@ with connect() as setup:
 deduplicator = Deduplicator(
     connect=connect,
     group="accounting",
-    key=lambda message: message.keys[0],  # the business key: also a message that was sent twice counts once
+    key=lambda message: message.keys[0],  # the business key: a message that was sent twice also counts once
 )
 deduplicator.create_table()
 
@@ -31,7 +31,7 @@ def deposit(message: ReceivedMessage, connection: sqlite3.Connection) -> None:
 
 
 with sync.Producer("bank", name_server) as producer:
-    for _ in range(2):  # a careless sender
+    for _ in range(2):  # a sender that repeats messages
         for number in range(5):
             producer.send(Message("deposits", "10", keys=[f"deposit-{number}"]))
 
@@ -48,5 +48,5 @@ with consumer:
     deadline = time.monotonic() + 30
     while balance() < 50 and time.monotonic() < deadline:
         time.sleep(0.1)
-    time.sleep(0.5)  # the repeated messages come, and change nothing
+    time.sleep(0.5)  # the repeated messages arrive and change nothing
 print(f"balance {balance()}")

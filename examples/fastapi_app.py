@@ -1,4 +1,4 @@
-"""A web service that sends, and consumes in the background.
+"""A web service that sends messages, and consumes them in the background.
 
 pip install fastapi uvicorn; NAMESRV_ADDR=127.0.0.1:9876 uvicorn examples.fastapi_app:app
 """
@@ -15,7 +15,7 @@ seen: list[str] = []
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    # Made here, not at import: a client belongs to the event loop and to the process that serves.
+    # Created here, not at import: a client belongs to the event loop and the process that serve requests.
     consumer = PushConsumer("web-readers")
 
     @consumer.listen("web")

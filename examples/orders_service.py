@@ -15,13 +15,13 @@ from orbitmq import Message, OrbitError, Producer
 class Order(BaseModel):
     id: str
     amount: float
-    seconds: float = 0.0  # how long the worker takes for it
+    seconds: float = 0.0  # how long the worker takes to book it
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    # Made here, not at import: a client belongs to the event loop and to the process that serves. The bound makes
-    # requests wait, not memory grow, when brokers are slow.
+    # Created here, not at import: a client belongs to the event loop and the process that serve requests. The bound
+    # makes requests wait when brokers are slow, so that memory does not grow.
     async with Producer("orders-service", send_timeout_s=5.0, max_in_flight=500) as producer:
         app.state.producer = producer
         yield
@@ -32,7 +32,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/orders")
 async def take(order: Order) -> dict[str, str]:
-    # Answered with 200 only after the broker has it: the caller may forget the order then.
+    # Returns 200 only after the broker has stored the order, so the caller no longer has to keep it.
     try:
         result = await app.state.producer.send(Message.json("orders", order.model_dump(), keys=order.id))
     except OrbitError as error:

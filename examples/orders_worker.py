@@ -29,8 +29,8 @@ def database() -> sqlite3.Connection:
     return connection
 
 
-# A plain function: it runs on one of the consumer's threads, so it may block. A message comes at least once, so
-# booking the same order again must change nothing but the count.
+# A plain function: it runs on one of the consumer's threads, so it may block. Messages are delivered at least once,
+# so booking the same order again must change nothing but the count.
 @consumer.listen("orders", type=Order)
 def book(order: Order, context: HandlerContext) -> None:
     time.sleep(order.seconds)

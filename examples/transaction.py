@@ -1,4 +1,4 @@
-"""A message that is seen only if a local transaction commits.
+"""Send a message that becomes visible only if a local transaction commits.
 
 python examples/transaction.py [name server, default 127.0.0.1:9876]
 """
@@ -22,14 +22,14 @@ with connect() as setup:
 
 
 def pay(message: Message, transaction_id: str) -> TransactionState:
-    """The local transaction: runs when the broker keeps the message, before anybody can see it."""
+    """The local transaction: runs when the broker has stored the message, before it is visible to consumers."""
     with connect() as connection:
         connection.execute("INSERT INTO orders VALUES (?, ?)", (transaction_id, int(message.body)))
     return TransactionState.COMMIT
 
 
 def paid(message: ReceivedMessage) -> TransactionState:
-    """The broker asks again when it heard no outcome: look into the database."""
+    """The broker checks back if it received no outcome: look it up in the database."""
     with connect() as connection:
         row = connection.execute(
             "SELECT 1 FROM orders WHERE transaction_id = ?", (message.transaction_id,)

@@ -1,4 +1,4 @@
-"""Writes the diagrams of ARCHITECTURE.md that the code determines.
+"""Writes the diagrams of ARCHITECTURE.md that are derived from the code.
 
 Usage: python -m scripts.build_diagrams
 
@@ -20,7 +20,7 @@ _ENTRY_POINTS: Final = frozenset({"__main__", "sync"})
 
 
 def imports() -> str:
-    """Packages as nodes, and an arrow to each package that no other import already implies."""
+    """Returns packages as nodes, and an arrow to each package that no other import already implies."""
     lines = ["graph TD"]
     for package, direct in IMPORTS.items():
         if package in _ENTRY_POINTS:
@@ -34,7 +34,7 @@ DIAGRAMS: Final[Mapping[str, Callable[[], str]]] = {"imports": imports}
 
 
 def updated(text: str) -> str:
-    """The document with every diagram as the code has it now."""
+    """Returns the document with every diagram updated to the current code."""
     for name, draw in DIAGRAMS.items():
         found = re.findall(rf"<!-- diagram: {name} -->\n\n```mermaid\n(.*?)\n```", text, re.DOTALL)
         assert len(found) == 1, f"{DOCUMENT.name} has {len(found)} diagrams named {name}"

@@ -3,7 +3,8 @@
 Usage: python scripts/build_docs.py [--pages-only]
 
 Nothing generated is committed: build/docs holds the pages as mkdocs sees them, so a reference cannot be out of date.
-Links out of docs/ (to the README, to sources) become links to a page of the site where there is one, else plain text.
+Links that leave docs/ (to the README, to sources) become links to a page of the site if there is one, and plain text
+otherwise.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ _FENCE: Final = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
 def site_pages() -> dict[Path, str]:
-    """Repository path to site path of every hand-written page."""
+    """Returns the site path of every hand-written page by its repository path."""
     docs = ROOT / "docs"
     pages = {path: path.relative_to(docs).as_posix() for path in sorted(docs.rglob("*.md"))}
     pages |= {ROOT / name: target for name, target in OUTSIDE.items() if (ROOT / name).exists()}
@@ -101,7 +102,7 @@ def site_pages() -> dict[Path, str]:
 
 
 def with_site_links(text: str, source: Path, pages: Mapping[Path, str]) -> str:
-    """The page with links that work on the site. Code in fences stays as it is."""
+    """Returns the page with links that work on the site. Code in fences is not changed."""
     own = pages[source]
 
     def link(found: re.Match[str]) -> str:
@@ -112,14 +113,14 @@ def with_site_links(text: str, source: Path, pages: Mapping[Path, str]) -> str:
         if path.is_dir() and (path / "README.md") in pages:
             path = path / "README.md"
         if path == REFERENCE and anchor:
-            # In the repository one page speaks of all four; on the site they are there.
+            # In the repository one page describes all four; on the site each has its page.
             page = f"reference/{anchor.removeprefix('#')}.md"
             return f"[{label}]({os.path.relpath(page, Path(own).parent)})"
         if path in pages:
             return f"[{label}]({os.path.relpath(pages[path], Path(own).parent)}{anchor})"
         if path.exists() and path.is_relative_to(ROOT):
             return f"{label} (`{path.relative_to(ROOT).as_posix()}`)"
-        return found.group()  # mkdocs says what is wrong with it
+        return found.group()  # mkdocs reports the error
 
     def image(found: re.Match[str]) -> str:
         path = (source.parent / found.group(2)).resolve()
@@ -146,7 +147,7 @@ def title_of(path: Path) -> str:
 
 
 def nav(pages: Path) -> list[Any]:
-    """The menu: what exists of NAV, and whatever it does not name under "More"."""
+    """Returns the menu: the existing entries of NAV, and all other pages under "More"."""
     used: set[Path] = set()
     menu: dict[str, list[Any]] = {}
     for section, patterns in NAV:
@@ -162,7 +163,7 @@ def nav(pages: Path) -> list[Any]:
 
 
 def summary_of(page: Path) -> str:
-    """The first sentence of a page, without Markdown."""
+    """Returns the first sentence of a page, without Markdown."""
     body = re.sub(r"^---.*?^---$|^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     for paragraph in re.split(r"\n\s*\n", body):
         text = " ".join(paragraph.split())
@@ -173,7 +174,7 @@ def summary_of(page: Path) -> str:
 
 
 def llms_text(pages: Path) -> str:
-    """llms.txt: what the project is, and every page of the menu with its first sentence."""
+    """Returns llms.txt: what the project is, and every page of the menu with its first sentence."""
     lines = ["# orbitmq", "", f"> {summary_of(pages / 'index.md')}", "", "## Start", ""]
 
     def entry(title: str, page: str) -> str:
@@ -198,7 +199,7 @@ def _cell(text: str) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    """Lines of a Markdown table."""
+    """Yields the lines of a Markdown table."""
     names = list(head)
     yield f"| {' | '.join(names)} |"
     yield f"| {' | '.join('---' for _ in names)} |"
@@ -232,7 +233,9 @@ def _meaning(option: Option) -> str:
 
 
 def compatibility_page() -> str:
-    """Which options and attributes of Apache's have an effect here, which are refused, which change nothing."""
+    """Lists which of Apache's options and attributes have an effect here, which are refused, and which change
+    nothing.
+    """
     configs = (BrokerConfig, StoreConfig, AuthConfig, TlsConfig, LimitsConfig)
     declared = {option.key: option for config in configs for option in options_of(config)}
     acted_on = {key for key, option in declared.items() if not option.without_effect}
@@ -423,7 +426,7 @@ def metrics_page() -> str:
 
 
 async def _served() -> tuple[set[int], set[int]]:
-    """Codes a broker and a name server answer, asked of real ones."""
+    """Returns the request codes that a broker and a name server answer, determined by querying real ones."""
     with tempfile.TemporaryDirectory() as directory:
         broker = Broker(
             BrokerConfig(listen_port=0, bind_host="127.0.0.1", public_host="127.0.0.1"),
@@ -483,7 +486,7 @@ FIRST: Final = frozenset({"Producer", "PushConsumer"})
 
 
 def api_page(name: str) -> str:
-    """A page that mkdocstrings fills: every name of ``__all__`` with its docstring and signature."""
+    """Returns a page that mkdocstrings fills: every name of ``__all__`` with its docstring and signature."""
     title, modules = API[name]
     elsewhere = {module for page, (_, others) in API.items() if page != name for module in others}
     lines = [f"# API: {title}", ""]
@@ -509,7 +512,7 @@ def _shown_default(field: dataclasses.Field[Any]) -> str:
 
 
 def defaults_page() -> str:
-    """Every default of clients and servers."""
+    """Lists every default of clients and servers."""
     lines = [
         "# All defaults",
         "",
@@ -558,7 +561,7 @@ def defaults_page() -> str:
 
 
 def write_pages(target: Path = PAGES) -> None:
-    """Everything mkdocs needs."""
+    """Writes everything mkdocs needs."""
     shutil.rmtree(target, ignore_errors=True)
     pages = site_pages()
     for source, name in pages.items():
@@ -586,7 +589,7 @@ def write_pages(target: Path = PAGES) -> None:
 def diagrams(target: Path) -> list[str]:
     """Adds the library that draws Mermaid diagrams to the site, so that no page loads it from elsewhere.
 
-    Returns the scripts to load; none without npm, and then a diagram is shown as its text.
+    Returns the scripts to load. Without npm there are none, and diagrams are shown as text.
     """
     if shutil.which("npm") is None:
         return []
@@ -605,7 +608,7 @@ def diagrams(target: Path) -> list[str]:
 
 
 def build(target: Path = PAGES, site: Path = SITE, *, drawn: bool = True) -> int:
-    """The whole site; returns mkdocs' exit code. Without ``drawn`` diagrams are shown as their text."""
+    """Builds the whole site; returns mkdocs' exit code. Without ``drawn``, diagrams are shown as text."""
     import yaml
 
     write_pages(target)
@@ -619,7 +622,7 @@ def build(target: Path = PAGES, site: Path = SITE, *, drawn: bool = True) -> int
         "extra_javascript": diagrams(target) if drawn else [],
     }
     config.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
-    # Not --quiet: what is not logged is not counted as a warning either.
+    # Not --quiet: warnings that are not logged are not counted either.
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config)],
         stdout=subprocess.PIPE,

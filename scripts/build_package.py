@@ -1,4 +1,4 @@
-"""Builds into dist/ what a release has besides its wheels: sdist, bill of materials (CycloneDX), list of licences.
+"""Builds the release files other than wheels into dist/: sdist, bill of materials (CycloneDX), list of licences.
 
 Usage: python scripts/build_package.py [target folder]. The wheels are built by ``scripts/build_wheels.py``.
 """
@@ -36,7 +36,7 @@ _SPOKEN: Final = (
 
 
 def closure(extras: tuple[str, ...]) -> dict[str, set[str]]:
-    """Every package that ``orbitmq[extras]`` installs here, with the extras it is installed with."""
+    """Returns every package that ``orbitmq[extras]`` installs here, with the extras it is installed with."""
     reached: dict[str, set[str]] = {}
     waiting = [Requirement(f"orbitmq[{','.join(extras)}]")]
     while waiting:
@@ -58,7 +58,9 @@ def closure(extras: tuple[str, ...]) -> dict[str, set[str]]:
 
 
 def own_requirements(extras: Iterable[str]) -> list[Requirement]:
-    """What pyproject.toml names for this interpreter; an editable installation may remember an older one."""
+    """Returns the requirements in pyproject.toml for this interpreter; an editable installation may have an older
+    list.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     texts = [*project["dependencies"]]
     for extra in extras:
@@ -68,12 +70,12 @@ def own_requirements(extras: Iterable[str]) -> list[Requirement]:
 
 
 def canonical(name: str) -> str:
-    """A package's name as indexes spell it."""
+    """Returns a package's name as indexes spell it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def licence(name: str) -> str:
-    """The licence a package declares: SPDX where it has one, else what its classifiers or its free text say."""
+    """Returns the licence a package declares: SPDX if it has one, otherwise from its classifiers or its free text."""
     about = importlib.metadata.metadata(name)
     if "License-Expression" in about:
         return about["License-Expression"]
@@ -86,7 +88,7 @@ def licence(name: str) -> str:
 
 
 def licence_lines() -> Iterator[str]:
-    """The list of licences, as Markdown."""
+    """Yields the list of licences, as Markdown."""
     yield f"# Packages that orbitmq {orbitmq.__version__} may install"
     yield ""
     core = closure(())
@@ -98,7 +100,7 @@ def licence_lines() -> Iterator[str]:
 
 
 def build(target: Path, kinds: Iterable[str] = ("sdist", "wheel")) -> None:
-    """Everything, into an empty folder; the wheel is the one that this machine builds for itself."""
+    """Builds everything into an empty folder; the wheel is the one that this machine builds for itself."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     subprocess.run(

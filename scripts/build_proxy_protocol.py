@@ -14,7 +14,7 @@ PROTO = "orbitmq/proxy/protocol/rocketmq_v2.proto"
 
 
 def main() -> None:
-    """Write the module and its stub next to the description."""
+    """Writes the module and its stub next to the description."""
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--pyi_out=.", PROTO]
     subprocess.run(command, cwd=SOURCES, check=True)
 

@@ -1,4 +1,4 @@
-"""Writes the blocking calls of ``orbitmq.client.sync`` that only pass on to the asyncio clients.
+"""Writes the blocking calls of ``orbitmq.client.sync`` that only delegate to the asyncio clients.
 
 Usage: python scripts/build_sync.py
 
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def generated() -> str:
-    """The text of the module."""
+    """Returns the text of the module."""
     names: dict[str, str] = {"Facade": "from orbitmq.client.facade import Facade, make"}
     classes = [_class(delegate, names) for delegate in DELEGATES]
     public = ", ".join(f'"{delegate.name}"' for delegate in DELEGATES)
@@ -126,7 +126,7 @@ def _public(found: ast.ClassDef, by_hand: frozenset[str]) -> Iterator[Function]:
 
 
 def _method(function: Function) -> list[str]:
-    """The blocking method of an asyncio method, with its docstring."""
+    """Returns the blocking method for an asyncio method, with its docstring."""
     arguments = ast.unparse(function.args)
     returns = "" if function.returns is None else f" -> {ast.unparse(function.returns)}"
     document = ast.get_docstring(function, clean=False)
@@ -148,7 +148,7 @@ def _method(function: Function) -> list[str]:
 
 
 def _passed(arguments: ast.arguments) -> str:
-    """The arguments as the inner call gets them."""
+    """Returns the arguments as the inner call receives them."""
     texts = [one.arg for one in (*arguments.posonlyargs, *arguments.args)[1:]]
     if arguments.vararg is not None:
         texts.append(f"*{arguments.vararg.arg}")
@@ -166,7 +166,7 @@ def _names_used(function: Function) -> Iterable[str]:
 
 
 def _imports(module: ast.Module, module_name: str) -> dict[str, str]:
-    """How to import each name that a module imports or defines."""
+    """Returns how to import each name that a module imports or defines."""
     found: dict[str, str] = {}
     for node in module.body:
         if isinstance(node, ast.ImportFrom):

@@ -3,11 +3,11 @@
 Usage: python scripts/build_wheels.py [--target TRIPLE]... [target folder, default: dist]
 
 On Linux: x86-64 and aarch64 for glibc 2.17 (manylinux2014), linked with the zig of the package ``ziglang``; other
-targets of the table by name. On macOS: a wheel for this machine. ``requirements/package.txt`` has the tools, in a
-virtual environment of their own (build/package-venv); ``rustup`` adds targets that are missing. A wheel is checked
-with abi3audit (nothing outside the stable ABI of Python 3.11) and auditwheel (no symbol newer than its tag promises).
-One that fits this machine is installed into an empty environment, has to name the fast kernel there, and runs the
-first example against ``orbitmq up``.
+targets of the table by name. On macOS: a wheel for this machine. ``requirements/package.txt`` lists the tools, which
+are installed in a separate virtual environment (build/package-venv); ``rustup`` adds missing targets. A wheel is
+checked with abi3audit (nothing outside the stable ABI of Python 3.11) and auditwheel (no symbol newer than its tag
+promises). A wheel that fits this machine is installed into an empty environment, must report the fast kernel there,
+and runs the first example against ``orbitmq up``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXTRAS: Final = "server,console,proxy"
 
 
 def main() -> None:
-    """Build, check, install, run."""
+    """Builds, checks, installs and runs the wheels."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def tools() -> None:
-    """The environment with maturin, zig and the two checkers."""
+    """Returns the environment with maturin, zig and the two checkers."""
     if not (TOOLS / "bin" / "abi3audit").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", TOOLS], check=True)
         pip = [str(TOOLS / "bin" / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
@@ -74,12 +74,12 @@ def tools() -> None:
 
 
 def environment() -> dict[str, str]:
-    """With the tools first on the path: maturin looks for ``python -m ziglang`` there."""
+    """Returns the environment with the tools first on the path: maturin looks for ``python -m ziglang`` there."""
     return {**os.environ, "PATH": f"{TOOLS / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
 
 def build_for(target: str, folder: Path) -> Path:
-    """The wheel of a platform: the kernel first, linked with zig, then everything else around it."""
+    """Builds the wheel of a platform: first the kernel, linked with zig, then everything else around it."""
     if rustup := shutil.which("rustup"):
         subprocess.run([rustup, "--quiet", "target", "add", target], cwd=ROOT / "kernel", check=True)
     begun = time.monotonic()
@@ -106,7 +106,7 @@ def build_for(target: str, folder: Path) -> Path:
 
 
 def build_wheel(folder: Path, settings: dict[str, str]) -> Path:
-    """The wheel of this checkout with the kernel that ``settings`` name."""
+    """Builds the wheel of this checkout with the kernel named in ``settings``."""
     with tempfile.TemporaryDirectory() as place:
         subprocess.run(
             [sys.executable, "-m", "hatchling", "build", "-d", place, "-t", "wheel"],
@@ -120,7 +120,7 @@ def build_wheel(folder: Path, settings: dict[str, str]) -> Path:
 
 
 def check(wheel: Path) -> None:
-    """The stable ABI, and the symbols that the tag allows; ends the run where one is broken."""
+    """Checks the stable ABI and the symbols that the tag allows; exits if either is violated."""
     tool = TOOLS / "bin"
     subprocess.run([tool / "abi3audit", "--strict", wheel], check=True)
     if "manylinux" not in wheel.name:
@@ -136,7 +136,7 @@ def check(wheel: Path) -> None:
 
 
 def allows(found: str, tags: Sequence[str]) -> bool:
-    """Whether a wheel that runs where ``found`` says keeps the promise of its own tags."""
+    """Returns whether a wheel with the compatibility in ``found`` keeps the promise of its own tags."""
     release = re.compile(r"(many|musl)linux_(\d+)_(\d+)_(\w+)")
     needed = release.fullmatch(found)
     if needed is None:
@@ -150,7 +150,7 @@ def allows(found: str, tags: Sequence[str]) -> bool:
 
 
 def fits_here(wheel: Path) -> bool:
-    """Whether this machine can install it."""
+    """Returns whether this machine can install the wheel."""
     machine = platform.machine()
     libc = "manylinux" if platform.libc_ver()[0] else "musllinux"
     kind = "macosx" if platform.system() == "Darwin" else libc
@@ -158,7 +158,7 @@ def fits_here(wheel: Path) -> bool:
 
 
 def try_out(wheel: Path) -> None:
-    """Install it into an empty environment and run the first example of the README."""
+    """Installs the wheel into an empty environment and runs the first example of the README."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         begun = time.monotonic()
@@ -192,7 +192,7 @@ def try_out(wheel: Path) -> None:
 
 
 def name_server(servers: subprocess.Popen[str]) -> str:
-    """The address that ``orbitmq up`` prints when it is ready."""
+    """Returns the address that ``orbitmq up`` prints when it is ready."""
     assert servers.stdout is not None
     for line in servers.stdout:
         if found := re.match(r"  name server  (\S+)", line):
@@ -201,14 +201,14 @@ def name_server(servers: subprocess.Popen[str]) -> str:
 
 
 def first_program(address: str) -> str:
-    """The first program of the README, with this name server."""
+    """Returns the first program of the README, with this name server."""
     readme = (ROOT / "README.md").read_text("utf-8")
     program = re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)[0]
     return str(program).replace("127.0.0.1:9876", address)
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Prints a line of progress."""
     sys.stdout.write(f"package: {text}\n")
     sys.stdout.flush()
 

@@ -1,8 +1,8 @@
-"""Pictures of every page of the console, light and dark, for docs/console.md.
+"""Takes screenshots of every page of the console, light and dark, for docs/console.md.
 
     .venv/bin/python scripts/console_screenshots.py [--minutes 60]
 
-Needs Chromium. Starts a master, a slave and clients on loopback, and lets them work for an hour to fill the charts.
+Needs Chromium. Starts a master, a slave and clients on loopback, and runs them for an hour to fill the charts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _settings(checkpoints: Path) -> ConsoleSettings:
-    """With the checkpoint of a query that has read all but the last messages."""
+    """Returns the settings, with the checkpoint of a query that has read all but the last messages."""
     offsets = '{"orders": {"broker-a": {"0": 14, "1": 12, "2": 14, "3": 13}}}'
     for name, count in (("offsets", 8), ("commits", 8)):
         folder = checkpoints / "orders-to-lake" / name
@@ -77,7 +77,7 @@ def _settings(checkpoints: Path) -> ConsoleSettings:
 
 
 def _change(browser: Browser, site: Site) -> None:
-    """A user and a rule, made by hand: they are in the pictures, and in the one of the audit log."""
+    """Creates a user and a rule manually, so that they appear in the pictures, including that of the audit log."""
     with watched_page(browser, site.url) as page:
         for summary, fields in (
             ("Create or change a user", {"username": "orders", "password": "orders-secret"}),

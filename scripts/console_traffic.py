@@ -1,4 +1,6 @@
-"""Varied traffic for the pictures of the console: four topics, five groups with lag and dead letters, and a slave."""
+"""Generates varied traffic for the screenshots of the console: four topics, five groups with lag and dead letters,
+and a slave.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ _FAILURE_SHARE: Final = 0.002
 
 @contextlib.contextmanager
 def running_slave(broker: RunningBroker, directory: Path) -> Iterator[None]:
-    """Runs a slave of the broker in a process of its own."""
+    """Runs a slave of the broker in a separate process."""
     settings = {
         "brokerName": "broker-a",
         "brokerId": 1,
@@ -61,7 +63,7 @@ def running_slave(broker: RunningBroker, directory: Path) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def traffic(name_server: str, seconds: float) -> AsyncIterator[None]:
-    """Sends and consumes until the block ends; enters the block after so many seconds."""
+    """Sends and consumes until the block ends; enters the block after that many seconds."""
     consumers = [
         _consumer("billing", name_server, "payments", _book),
         _consumer("warehouse", name_server, "orders", _quick),
@@ -120,7 +122,7 @@ async def _book(message: ReceivedMessage) -> None:
 
 
 class _Paused:
-    """A handler that waits during the pauses of its group, so that lag builds up and is worked off."""
+    """A handler that waits during its group's pauses, so that lag builds up and is worked off."""
 
     def __init__(self, group: str) -> None:
         self._every_s, self._pause_s = _PAUSES[group]

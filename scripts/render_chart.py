@@ -1,9 +1,9 @@
-"""Renders the Helm chart with the values of the tests, into the files that the tests read.
+"""Renders the Helm chart with the values of the tests into the files that the tests read.
 
 Usage: python scripts/render_chart.py [--check]
 
 Needs helm 3; `go install helm.sh/helm/v3/cmd/helm@v3.19.0` builds it. The results, tests/integration/chart/*.yaml,
-are committed, so that the ordinary tests validate them without helm. They fail when the chart has changed since.
+are committed, so that the tests can validate them without helm. The tests fail when the chart has changed since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KUBERNETES_VERSION: Final = "1.30"
 
 
 def digest(values: Path) -> str:
-    """A digest of the chart and the values, as the first line of a rendered file says it."""
+    """Returns a digest of the chart and the values, in the form of the first line of a rendered file."""
     total = hashlib.sha256()
     for path in (*sorted(path for path in CHART.rglob("*") if path.is_file()), values):
         total.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -30,7 +30,7 @@ def digest(values: Path) -> str:
 
 
 def rendered(helm: str, values: Path) -> str:
-    """The objects of the chart with these values. Raises ``CalledProcessError``."""
+    """Returns the objects of the chart with these values. Raises ``CalledProcessError``."""
     done = subprocess.run(
         [
             *(helm, "template", "mq", str(CHART), "--namespace", "mq"),

@@ -1,12 +1,12 @@
-"""Types the tutorial and the how-tos from top to bottom, as a new user would, on the ports the pages name.
+"""Types the tutorial and the how-tos from top to bottom, like a new user, on the ports the pages name.
 
 Usage: python scripts/type_docs.py [PAGE...]
 
 Servers a page starts (`orbitmq up`, `namesrv`, `broker`, ...) run until the end of their page; every other command
-must end with 0, and a program must print what the page says. A program whose first line is a comment with a file
-name is saved under that name. Runs in a network namespace of its own (``unshare``), so that no other program has the
-ports; packages a page installs are fetched before, since there is no network inside. The how-tos run on the servers
-and the data that the tutorial left. Pages with Spark commands need Java.
+must exit with 0, and a program must print the output shown on the page. A program whose first line is a comment with
+a file name is saved under that name. The script runs in its own network namespace (``unshare``), so no other program
+can hold the ports. Packages that a page installs are fetched in advance, since there is no network inside. The
+how-tos use the servers and data left by the tutorial. Pages with Spark commands need Java.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Session:
 
 
 def blocks(page: str) -> Iterator[tuple[int, str, str, tuple[list[str], bool] | None]]:
-    """Line, kind and text of each block, and for a program what it prints and whether in that order."""
+    """Yields line, kind and text of each block, and for a program its expected output and whether the order matters.
+    """
     text = (DOCS / page).read_text("utf-8")
     found = list(_BLOCK.finditer(text))
     for number, block in enumerate(found):
@@ -112,7 +113,7 @@ def blocks(page: str) -> Iterator[tuple[int, str, str, tuple[list[str], bool] | 
 
 
 def commands(text: str) -> list[list[str]]:
-    """Words of each line with a prompt."""
+    """Yields the words of each line with a prompt."""
     lines = (line.strip() for line in text.splitlines())
     return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
 
@@ -128,7 +129,7 @@ def starts_servers(page: str) -> list[str]:
 
 
 def type_page(page: str, session: Session) -> int:
-    """Everything on a page, in order; returns the number of steps."""
+    """Types everything on a page, in order; returns the number of steps."""
     steps = 0
     for line, kind, text, output in blocks(page):
         where = f"{page}:{line}"
@@ -156,7 +157,7 @@ def type_page(page: str, session: Session) -> int:
 
 
 def fetch_packages(pages: list[str], target: Path) -> None:
-    """What the pages install from PyPI, apart from orbitmq itself."""
+    """Fetches the packages that the pages install from PyPI, except orbitmq itself."""
     wanted = [
         word
         for page in pages
@@ -193,7 +194,7 @@ def type_all(pages: list[str], packages: Path) -> None:
 
 
 def loopback_up() -> None:
-    """What `ip link set lo up` does."""
+    """Does the same as `ip link set lo up`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         request = struct.pack("16sh14x", b"lo", 0x1 | 0x40)  # IFF_UP | IFF_RUNNING
         fcntl.ioctl(control, 0x8914, request)  # SIOCSIFFLAGS

@@ -1,11 +1,11 @@
-"""Puts the compiled kernel into the wheel. hatchling runs it for ``pip install .`` and for every wheel that is built.
+"""Adds the compiled kernel to the wheel. hatchling runs it for ``pip install .`` and for every wheel that is built.
 
 With cargo the wheel is a platform wheel of Python's stable ABI: one file for Python 3.11 and newer. Without cargo, or
 when cargo fails, the wheel is a pure one that uses the plain kernel, and the reason is printed (``pip install -v``
-shows it). An editable installation has no kernel of its own: ``scripts/setup.sh`` builds it into the environment.
+shows it). An editable installation contains no kernel: ``scripts/setup.sh`` builds it into the environment.
 
-``ORBITMQ_BUILD_KERNEL`` says ``auto`` (the default), ``no``, or ``require``, which fails instead of falling back.
-``ORBITMQ_KERNEL_LIBRARY`` names a library that is already built, for the platform tag in ``ORBITMQ_KERNEL_PLATFORM``;
+``ORBITMQ_BUILD_KERNEL`` is ``auto`` (the default), ``no``, or ``require``, which fails instead of falling back.
+``ORBITMQ_KERNEL_LIBRARY`` names a prebuilt library, for the platform tag in ``ORBITMQ_KERNEL_PLATFORM``;
 ``scripts/build_wheels.py`` uses both to build for other platforms.
 """
 
@@ -32,16 +32,16 @@ INIT: Final = f'"""The compiled kernel of orbitmq (crate kernel/)."""\n\nfrom .{
 
 
 class _NoKernelError(Exception):
-    """Why there is no compiled kernel."""
+    """The reason why there is no compiled kernel."""
 
 
 class KernelHook(BuildHookInterface[Any]):
-    """See the module."""
+    """The hatchling build hook; see the module docstring."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the library to ``build_data``, or say why the wheel goes without it."""
+        """Adds the library to ``build_data``, or prints why the wheel is built without it."""
         wanted = os.environ.get("ORBITMQ_BUILD_KERNEL", "auto")
         if wanted not in ("auto", "no", "require"):
             raise ValueError(f"ORBITMQ_BUILD_KERNEL is {wanted!r}; it may be auto, no or require")
@@ -66,7 +66,7 @@ class KernelHook(BuildHookInterface[Any]):
 
 
 def platform_tag() -> str:
-    """The tag of wheels that were compiled here for here."""
+    """Returns the tag of wheels that are compiled on and for this machine."""
     if platform.system() != "Darwin":
         return sysconfig.get_platform().replace("-", "_").replace(".", "_")
     machine = platform.machine()
@@ -84,7 +84,7 @@ def _given_library() -> Path | None:
 
 
 def _build() -> Path:
-    """Compile the crate; cargo does nothing when nothing has changed."""
+    """Compiles the crate; cargo does nothing if nothing has changed."""
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise _NoKernelError("this interpreter does not have CPython's stable ABI")
     if platform.system() not in ("Linux", "Darwin"):
@@ -108,7 +108,7 @@ def _build() -> Path:
 
 
 def _check(library: Path) -> None:
-    """The library must load here: cargo may compile for another processor than the interpreter's."""
+    """Checks that the library loads here: cargo may compile for another processor than the interpreter's."""
     folder = ROOT / "build" / "wheel" / "check"
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(library, folder / f"{MODULE}.abi3.so")

@@ -18,7 +18,7 @@ _ALONE: Final = re.compile(r"^\s*(\||#|<|!\[|>|\[[^\]]+\]:|---|===|\*\*\*)")
 
 
 def wrapped(text: str) -> str:
-    """The text with every paragraph and list item that is too wide wrapped again."""
+    """Returns the text with every overlong paragraph and list item wrapped again."""
     lines = text.split("\n")
     return "\n".join(_wrapped(lines))
 
@@ -35,7 +35,7 @@ def _wrapped(lines: list[str]) -> Iterator[str]:
             continue
         item = _ITEM.match(line)
         in_item = bool(item) or (in_item and (not line.strip() or line.startswith(" ")))
-        # Four spaces are code, but in a list item, where they may be its second line.
+        # Four spaces mean code, except in a list item, where they may be its second line.
         if not line.strip() or _ALONE.match(line) or (line.startswith("    ") and not in_item):
             yield line
             position += 1

@@ -1,6 +1,6 @@
-"""An Airflow DAG around a pipeline file: test it, run what is there, and wait for a stream to catch up.
+"""An Airflow DAG around a pipeline file: test it, process the available messages, and wait for a stream to catch up.
 
-Exit code 1 (failed while it ran) is retried; 2 (cannot start: file, server, package) fails without a retry.
+Exit code 1 (failed during the run) is retried; 2 (cannot start: file, server, package) fails without a retry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CANNOT_START = 2
 
 
 def run_pipeline(parent: str) -> None:
-    """Run the pipeline; `parent` links its OpenLineage events to this task."""
+    """Runs the pipeline; `parent` links its OpenLineage events to this task."""
     command = [
         "env",
         f"OPENLINEAGE_PARENT_ID={parent}",
@@ -41,7 +41,7 @@ def run_pipeline(parent: str) -> None:
 
 
 def caught_up() -> bool:
-    """Whether the pipeline did not fail and is at most LAG_MAX messages behind."""
+    """Returns whether the pipeline has not failed and is at most LAG_MAX messages behind."""
     command = ["orbitmq", "pipeline", "status", PIPELINE, "--json"]
     status = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     if status["state"] == "failed":
