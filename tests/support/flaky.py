@@ -1,6 +1,6 @@
-"""``python -m tests.support.flaky --runs 20 FILE...``: repeats tests on a busy machine and lists what failed.
+"""``python -m tests.support.flaky --runs 20 FILE...``: repeats tests on a busy machine and lists the failures.
 
-On every core a process uses half of the time. In one of the runs pytest's process group is stopped for two seconds,
+A process uses half of the time of every core. In one of the runs pytest's process group is stopped for two seconds,
 as on a machine that swaps or suspends. The exit code is 1 if any run failed.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["Run", "failed_tests", "main", "outcome_of", "pressure", "table"]
 
 _PAUSE_S: Final = 2.0
 _FIRST_PAUSE_AFTER_S: Final = 2.0
-# Ends by itself when its parent is gone, so nothing keeps the cores busy after a kill.
+# Ends by itself when its parent has ended, so nothing keeps the cores busy after a kill.
 _BUSY: Final = """
 import os, sys, time
 core, parent = int(sys.argv[1]), int(sys.argv[2])
@@ -52,7 +52,7 @@ class Run:
 
 
 def outcome_of(code: int, paused: bool) -> str:
-    """Returns the outcome in words for pytest's exit code."""
+    """Returns a description of pytest's exit code."""
     words = {0: "passed", 1: "failed", 5: "no tests"}.get(code, f"ended with {code}")
     return f"{words}, paused" if paused else words
 
@@ -112,7 +112,7 @@ def _run(number: int, files: Sequence[str], pause_after_s: float | None) -> Run:
 
 
 def _pause(process: subprocess.Popen[bytes], after_s: float) -> bool:
-    """Stops the process group for a while; returns False if it ended before."""
+    """Stops the process group temporarily; returns False if it ended before."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(after_s)
         return False
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str]) -> int:
     took_s = 2 * _FIRST_PAUSE_AFTER_S
     with pressure(_cores()):
         for number in range(1, options.runs + 1):
-            # The second run, in the middle of what the first one took; a single run is paused near its start.
+            # The second run, after half of the first run's duration; a single run is paused near its start.
             pause = took_s / 2 if number == min(2, options.runs) else None
             begin = time.monotonic()
             runs.append(_run(number, options.files, pause))

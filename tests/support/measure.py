@@ -135,7 +135,7 @@ class MeasurePlugin:
 
 
 class _MemoryPeak:
-    """The most memory the machine used above what was in use at the start."""
+    """The peak memory use of the machine, above the use at the start."""
 
     def __init__(self) -> None:
         self._first = self._least = _available_kib()

@@ -1,5 +1,6 @@
-"""The mutants of ``mutants.py``: one-line faults that no test noticed once, fixes of the past taken back, and faults
-that only tests with servers noticed."""
+"""The mutants of ``mutants.py``: one-line faults that no test noticed at first, reverted fixes, and faults that only
+tests with servers noticed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ __all__ = ["MUTANTS", "Edit", "Mutant"]
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A text that is in ``file`` exactly once, and what replaces it."""
+    """A text that occurs exactly once in ``file``, and its replacement."""
 
     file: str
     old: str

@@ -31,7 +31,7 @@ _TESTS_FAILED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the tests said about one mutant."""
+    """The test results for one mutant."""
 
     mutant: Mutant
     code: int
@@ -69,7 +69,7 @@ def _run(tests: Sequence[str], mutant: Mutant | None = None) -> tuple[int, float
     """Returns pytest's exit code, the seconds it took, and the first test that failed."""
     with tempfile.TemporaryDirectory(prefix="orbitmq-mutant-") as folder:
         root = Path(folder)
-        shutil.copytree(_ROOT / "src", root / "src")  # with the .pyc files of what stays as it is
+        shutil.copytree(_ROOT / "src", root / "src")  # with the .pyc files of unchanged modules
         if mutant is not None:
             apply(mutant, root)
         begin = time.monotonic()

@@ -1,8 +1,8 @@
-"""A pytest plugin that refuses to start a server on a port of the range from which the kernel serves port 0.
+"""A pytest plugin that refuses to start a server on a port in the range from which the kernel serves port 0.
 
-Such a port was free a moment ago, and any outgoing connection of the machine may have taken it since: a server that
-starts again on the port it had must have got it from ``tests/support/ports.py``. A port that is in use at the time is
-let through, because then the refusal is what the test is about.
+Such a port may have been free earlier, but any outgoing connection of the machine can take it. A server that restarts
+on the same port must get it from ``tests/support/ports.py``. A port that is in use at the time is allowed, because
+then the test is about the refusal.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def guard(event: str, arguments: tuple[Any, ...]) -> None:
 def _raise(port: int) -> None:
     reason = refusal(port)
     if reason is not None:
-        raise OSError(reason)  # what a refused bind raises: the code under test closes its sockets
+        raise OSError(reason)  # the error of a refused bind: the code under test closes its sockets
 
 
 def _is_server(bound: socket.socket) -> bool:
@@ -80,11 +80,11 @@ def _is_free(port: int) -> bool:
 
 
 class _Probe(socket.socket):
-    """A socket that the guard does not look at."""
+    """A socket that the guard ignores."""
 
 
 def _beside_a_port_of_the_kernel() -> bool:
-    """A broker on port 0 takes the neighbours of the port it got, and looks for others if they are taken."""
+    """A broker on port 0 uses the neighbours of the port it got, and tries others if they are taken."""
     return any(
         (frame.f_code.co_name == "bind_port_and_fast_port" and frame.f_locals.get("port") == 0)
         or (frame.f_code.co_name == "_bind_ha" and frame.f_locals["config"].listen_port == 0)

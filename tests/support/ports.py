@@ -25,7 +25,7 @@ _EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class PortBlocks:
-    """The ports from ``first`` to ``end`` in blocks, beginning with a random one. ``folder`` holds the lock files."""
+    """The ports from ``first`` to ``end`` in blocks, starting with a random one. ``folder`` holds the lock files."""
 
     def __init__(self, first: int, end: int, size: int, folder: Path) -> None:
         starts = list(range(first, end - size + 1, size))
@@ -95,8 +95,9 @@ def free_ports(*steps: int) -> list[int]:
 
 
 def broker_ports() -> dict[str, int]:
-    """Returns ``port`` and ``name_server_port`` for a ``run_broker`` that is to start again on the same ports. The
-    broker also takes its port - 2 and + 1."""
+    """Returns ``port`` and ``name_server_port`` for a ``run_broker`` that is restarted on the same ports. The broker
+    also uses its port - 2 and + 1.
+    """
     broker, _, _, name_server = free_ports(-2, 1, 2)
     return {"port": broker, "name_server_port": name_server}
 

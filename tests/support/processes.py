@@ -15,8 +15,8 @@ def interruptible_children() -> Iterator[None]:
 
     A shell starts background jobs with SIGINT ignored, every child inherits that, and Python then raises no
     KeyboardInterrupt. A signal with a handler is reset to its default in a new program, so a handler is installed
-    here for a moment. ``preexec_fn`` would run Python code between fork and exec, which is unsafe with threads.
-    Call it from the main thread.
+    here temporarily. ``preexec_fn`` would run Python code between fork and exec, which is unsafe with threads. Call
+    it from the main thread.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

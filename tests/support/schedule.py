@@ -2,10 +2,10 @@
 
 A file is the unit, as with ``--dist loadfile``. Each worker begins with its own folders, so that a cluster of
 Apache's servers, a Spark session or a browser is started by one worker where possible, not by each. When they are
-done it helps with those that share nothing, and only at the end with those of the others.
+done it helps with folders that share nothing, and only at the end with those of other workers.
 
-The first two workers wait for JVMs most of the time. The others use the processor meanwhile, with a lower priority,
-so that they hardly delay the first two.
+The first two workers wait for JVMs most of the time. The others use the CPU meanwhile, at a lower priority, so they
+hardly delay the first two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HELPED_FIRST: Final = (3, 2, 0, 1)
 
 
 def turn_of(file: str, worker: int) -> tuple[int, int]:
-    """Returns the turn of a file for a worker: it takes the files with the lowest one first."""
+    """Returns the turn of a file for a worker. A worker takes the files with the lowest turn first."""
     group, place = next(
         (group, place)
         for group, beginnings in enumerate(GROUPS)

@@ -1,4 +1,4 @@
-"""The command that repeats tests on a busy machine."""
+"""Tests the command that repeats tests on a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary at the end of a run."""
+"""Tests the summary at the end of a run."""
 
 from __future__ import annotations
 

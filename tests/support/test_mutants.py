@@ -1,4 +1,4 @@
-"""The command that breaks the code on purpose."""
+"""Tests the command that breaks the code on purpose."""
 
 from __future__ import annotations
 

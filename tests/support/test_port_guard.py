@@ -1,4 +1,4 @@
-"""The guard of ports: it runs in this process as in every other test."""
+"""Tests the guard of ports. It is active in this process, as in every other test."""
 
 from __future__ import annotations
 

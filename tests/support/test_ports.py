@@ -1,4 +1,4 @@
-"""Ports for servers of tests."""
+"""Tests the ports handed out to servers of tests."""
 
 from __future__ import annotations
 

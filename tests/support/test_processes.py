@@ -1,4 +1,4 @@
-"""Children can be interrupted even if the test run ignores SIGINT."""
+"""Tests that children can be interrupted even if the test run ignores SIGINT."""
 
 from __future__ import annotations
 

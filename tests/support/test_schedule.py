@@ -1,4 +1,4 @@
-"""The order in which workers of pytest-xdist run the files."""
+"""Tests the order in which workers of pytest-xdist run the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of tests that run with `make soak`."""
+"""Tests the table of tests that run with `make soak`."""
 
 from __future__ import annotations
 

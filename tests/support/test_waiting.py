@@ -1,4 +1,4 @@
-"""Waits return when the condition holds, and name what they waited for when it does not."""
+"""Tests that waits return when the condition holds, and otherwise name the condition."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Moves tests to `make soak` that can hardly find a fault in our code, each with its reason, and prints the table.
+"""Moves tests that are unlikely to find a fault in our code to `make soak`, each with its reason, and prints the
+table.
 
-Long and repetitive tests carry the marker ``soak`` where they stand. This table is for tests that would run in
-`make test` by their length, and says which other test finds the fault that they would find.
+Long and repetitive tests carry the marker ``soak`` where they are defined. This table is for tests short enough for
+`make test`, and names the other test that finds the same fault.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Waits for a condition with a generous limit. A wait costs only what it takes, so a short limit gains nothing and
-fails on a busy machine; pass one only where the time itself is under test."""
+"""Waits for a condition with a generous limit. A wait takes only as long as the condition needs, so a short limit
+gains nothing and fails on a busy machine. Pass one only where the time itself is under test.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ def until(
     *,
     last: Callable[[], object] | None = None,
 ) -> None:
-    """Returns when ``condition`` is true; raises AssertionError with ``what`` and the value of ``last`` otherwise.
+    """Returns when ``condition`` is true; otherwise raises AssertionError with ``what`` and the value of ``last``.
 
-    A function as ``what`` describes the state when the time is over.
+    If ``what`` is a function, it is called on timeout to describe the state.
     """
     deadline = time.monotonic() + limit_s
     while True:
-        now = time.monotonic()  # before the condition: a process stopped in between gets another look
+        now = time.monotonic()  # before the condition: a process stopped in between checks once more
         if condition():
             return
         if now >= deadline:

@@ -1,4 +1,4 @@
-"""The FastStream broker against a broker of orbitmq and, with ``make soak``, one of Apache."""
+"""Tests the FastStream broker against an orbitmq broker and, with ``make soak``, against Apache's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``TestRocketBroker``: what is published reaches handlers in memory, by the rules of groups and filters."""
+"""Tests ``TestRocketBroker``: published messages reach handlers in memory, following the rules of groups and filters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kombu transport against a broker of orbitmq: channels, a Celery worker as a process."""
+"""Tests the kombu transport against an orbitmq broker: channels, and a Celery worker as a process."""
 
 from __future__ import annotations
 

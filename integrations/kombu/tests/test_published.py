@@ -1,4 +1,4 @@
-"""kombu's and Celery's own tests, out of their source distributions, against a broker of orbitmq."""
+"""Runs kombu's and Celery's own tests, from their source distributions, against an orbitmq broker."""
 
 from __future__ import annotations
 

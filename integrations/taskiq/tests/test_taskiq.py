@@ -1,4 +1,4 @@
-"""The taskiq broker against a broker of orbitmq: taskiq's receiver in this process, and its worker command."""
+"""Tests the taskiq broker against an orbitmq broker: taskiq's receiver in this process, and its worker command."""
 
 from __future__ import annotations
 

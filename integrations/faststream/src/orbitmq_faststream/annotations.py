@@ -1,4 +1,4 @@
-"""What handlers may ask for: ``async def handle(order: Order, message: RocketMessage) -> None``."""
+"""Annotations for the parameters of handlers: ``async def handle(order: Order, message: RocketMessage) -> None``."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ __all__ = ["RocketBroker"]
 
 
 class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, RocketBrokerConfig]):
-    """Publishes with one ``Producer``; each subscriber has a ``PushConsumer`` of its own."""
+    """Publishes with one ``Producer``; each subscriber has its own ``PushConsumer``."""
 
     def __init__(
         self,
@@ -66,9 +66,10 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, R
         provider: Provider | None = None,
         context: ContextRepo | None = None,
     ) -> None:
-        """``group`` begins the names of groups that subscribers are not given. ``create_topics`` is how many queues a
-        topic gets that a subscriber finds missing; with 0 none is created. ``producer`` and ``consumer`` are settings
-        of the clients: credentials, TLS, timeouts."""
+        """``group`` is the prefix of the groups of subscribers that name none. ``create_topics`` is the number of
+        queues of a topic that is created because a subscriber finds it missing; with 0 none is created. ``producer``
+        and ``consumer`` are settings of the clients: credentials, TLS, timeouts.
+        """
         self._group = group
         self._name_servers = name_servers
         self._producer_options = producer
@@ -116,7 +117,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, R
         return producer
 
     async def start(self) -> None:
-        """Connect and start all subscribers. Raises ``SetupError`` for groups that cannot work."""
+        """Connects and starts all subscribers. Raises ``SetupError`` for invalid groups."""
         self._check_groups()
         await self.connect()
         await super().start()
@@ -127,7 +128,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, R
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Let handlers end, leave the groups, send what is on its way."""
+        """Waits for handlers, leaves the groups, and sends the messages in flight."""
         try:
             await super().stop(exc_type, exc_val, exc_tb)
         finally:
@@ -138,7 +139,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, R
                 await connection.stop()
 
     def _check_groups(self) -> None:
-        """All members of a group must subscribe to the same: the broker has one subscription for each group."""
+        """Checks that all members of a group have the same subscription: the broker keeps one for each group."""
         known: dict[str, Subscription] = {}
         for subscriber in self.subscribers:
             assert isinstance(subscriber, RocketSubscriber)
@@ -151,7 +152,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, R
                 )
 
     async def ping(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - FastStream's interface
-        """Whether a name server answers."""
+        """Returns whether a name server answers."""
         if self._connection is None:
             return False
         try:
@@ -170,8 +171,9 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, R
         reply_to: str = "",
         **settings: Unpack[SendSettings],
     ) -> SendResult:
-        """Send a message. ``reply_to`` is a topic for what the handler returns. Raises ``orbitmq.SendFailed`` and its
-        neighbours."""
+        """Sends a message. ``reply_to`` is the topic for the handler's result. Raises ``orbitmq.SendFailed`` and
+        related errors.
+        """
         cmd = RocketPublishCommand(
             message,
             topic=topic,
@@ -193,7 +195,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, R
         reply_to: str = "",
         **settings: Unpack[SendSettings],
     ) -> list[SendResult]:
-        """Send messages of one topic in as few requests as their size allows; result i is of message i."""
+        """Sends messages of one topic in as few requests as their size allows; result i belongs to message i."""
         if not messages:
             return []
         cmd = RocketPublishCommand(
@@ -218,7 +220,7 @@ class RocketBroker(RocketRegistrator, BrokerUsecase[ReceivedMessage, Producer, R
         correlation_id: str | None = None,
         **settings: Unpack[SendSettings],
     ) -> RocketMessage:
-        """Send a message and wait for what its handler returns. Raises ``TimeoutError``."""
+        """Sends a message and waits for the result of its handler. Raises ``TimeoutError``."""
         cmd = RocketPublishCommand(
             message,
             topic=topic,

@@ -1,4 +1,4 @@
-"""What brokers, routers, subscribers and publishers are made with."""
+"""The configuration of brokers, routers, subscribers and publishers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SubscriptionSettings(TypedDict, total=False):
 
 
 class Source(Protocol):
-    """What a subscriber reads: a started ``PushConsumer``, or nothing at all in tests."""
+    """The source a subscriber reads: a started ``PushConsumer``, or an idle source in tests."""
 
     def messages(self, *, auto_ack: bool = True) -> AsyncIterator[ReceivedMessage]: ...
 
@@ -71,7 +71,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Subscription:
-    """All that is needed to consume."""
+    """Everything needed to consume a topic."""
 
     topic: str
     group: str
@@ -80,7 +80,7 @@ class Subscription:
     settings: SubscriptionSettings
 
     def options(self, base: PushOptions | None) -> PushOptions:
-        """The consumer's options: those of the subscriber, else of the broker, with what was said one by one."""
+        """The consumer's options: the subscriber's, or else the broker's, overridden by individual settings."""
         from orbitmq.client.options import build_options
 
         wanted: dict[str, object] = {
@@ -90,7 +90,7 @@ class Subscription:
             wanted["reconsume_max"] = self.settings["max_attempts"] - 1
         given = self.settings.get("options") or base or PushOptions()
         if given.start is None and given.from_where is ConsumeFromWhere.LAST_OFFSET:
-            wanted.setdefault("start", "first")  # nobody chose the client's default
+            wanted.setdefault("start", "first")  # the client's default was not chosen explicitly
         return build_options(PushOptions, given, wanted)
 
 
@@ -98,7 +98,7 @@ OpenSource = Callable[["RocketBrokerConfig", Subscription], Awaitable[Source]]
 
 
 async def open_consumer(config: RocketBrokerConfig, subscription: Subscription) -> Source:
-    """A consumer that has joined its group. Creates the topic if the broker is configured to."""
+    """Returns a consumer that has joined its group. Creates the topic if the broker is configured to."""
     options = subscription.options(config.consumer_options)
     if config.create_topics:
         await _create_topic(config, subscription.topic, options)
@@ -124,7 +124,7 @@ async def _create_topic(config: RocketBrokerConfig, topic: str, options: PushOpt
 
 @dataclass(kw_only=True)
 class RocketBrokerConfig(BrokerConfig):
-    """Of a broker; routers have one too, whose connection settings are ignored."""
+    """The configuration of a broker. Routers have one too, whose connection settings are ignored."""
 
     name_servers: str = ""
     group: str = "faststream"
@@ -146,7 +146,7 @@ class RocketSubscriberConfig(SubscriberUsecaseConfig):
 
     @property
     def ack_policy(self) -> AckPolicy:
-        """A failed message is delivered again unless somebody says otherwise: that is what retry topics are for."""
+        """By default a failed message is redelivered, as retry topics are meant for."""
         if self._ack_policy is not EMPTY:
             return self._ack_policy
         outer = self._outer_config.ack_policy

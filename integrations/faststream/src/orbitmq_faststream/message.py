@@ -1,4 +1,4 @@
-"""A RocketMQ message as FastStream sees it, and how one is made of what the client received."""
+"""A RocketMQ message as FastStream sees it, and the conversion from the client's message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPLY_TO: Final = "reply_to"
 
 
 class RocketMessage(StreamMessage[ReceivedMessage]):
-    """Finished once: by ``ack``, ``nack`` (delivered again) or ``reject`` (dead-letter topic)."""
+    """Finished once: by ``ack``, ``nack`` (redelivered) or ``reject`` (sent to the dead-letter topic)."""
 
     retry_delay: timedelta | float | None = None
     """Of ``nack`` without a delay; None leaves it to the broker, which waits longer from attempt to attempt."""
@@ -33,13 +33,13 @@ class RocketMessage(StreamMessage[ReceivedMessage]):
         await super().ack()
 
     async def nack(self, delay: timedelta | float | None = None) -> None:
-        """``delay`` is rounded up to a level of the broker's. After the last attempt it goes to the dead letters."""
+        """Rounds ``delay`` up to a delay level of the broker. After the last attempt the message is dead-lettered."""
         if self.committed is None:
             await self.raw_message.retry(self.retry_delay if delay is None else delay)
         await super().nack()
 
     async def reject(self, reason: str = "") -> None:
-        """The reason goes along as property ``RETRY_REASON``; by default it is the exception being handled."""
+        """Stores the reason as property ``RETRY_REASON``; by default it is the exception being handled."""
         if self.committed is None:
             error = sys.exception()
             await self.raw_message.dead_letter(reason or (repr(error) if error is not None else ""))
@@ -47,7 +47,7 @@ class RocketMessage(StreamMessage[ReceivedMessage]):
 
     @property
     def attempt(self) -> int:
-        """1 at the first delivery."""
+        """1 for the first delivery."""
         return self.raw_message.attempt
 
     @property
@@ -60,7 +60,7 @@ class RocketMessage(StreamMessage[ReceivedMessage]):
 
 
 class RocketParser:
-    """Properties become headers, the body stays bytes until it is decoded."""
+    """Converts properties to headers; the body stays bytes until it is decoded."""
 
     def __init__(self, retry_delay: timedelta | float | None = None) -> None:
         self._retry_delay = retry_delay

@@ -1,4 +1,4 @@
-"""FastStream's commands as messages of ``orbitmq.Producer``."""
+"""Converts FastStream's commands to messages of ``orbitmq.Producer``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RocketProducer(ProducerProto[RocketPublishCommand]):
         return self._producer
 
     async def publish(self, cmd: RocketPublishCommand) -> SendResult:
-        """Raises ``orbitmq.SendFailed`` and its neighbours."""
+        """Raises ``orbitmq.SendFailed`` and related errors."""
         return await self._connected.send(await self._message(cmd, cmd.body))
 
     async def publish_batch(self, cmd: RocketPublishCommand) -> list[SendResult]:
@@ -73,7 +73,7 @@ class RocketProducer(ProducerProto[RocketPublishCommand]):
 
 
 def headers_of(cmd: RocketPublishCommand, content_type: str | None) -> dict[str, str]:
-    """All headers of a command as texts, which is what properties are."""
+    """Returns all headers of a command as text, the type of properties."""
     headers = {name: value if isinstance(value, str) else str(value) for name, value in cmd.headers.items()}
     if content_type:
         headers[CONTENT_TYPE] = content_type

@@ -1,4 +1,4 @@
-"""``@broker.publisher("topic")``, and how a handler's result reaches who asked for it."""
+"""``@broker.publisher("topic")``, and how a handler's result is returned to the requester."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RocketPublisherSpecification(
 
 
 class RocketPublisher(PublisherUsecase):
-    """Publishes to one topic; its settings apply where a message brings none of its own."""
+    """Publishes to one topic; its settings apply where a message has none of its own."""
 
     _outer_config: RocketBrokerConfig
 
@@ -84,7 +84,7 @@ class RocketPublisher(PublisherUsecase):
         reply_to: str = "",
         **settings: Unpack[SendSettings],
     ) -> SendResult:
-        """Send a message. Raises ``orbitmq.SendFailed`` and its neighbours."""
+        """Sends a message. Raises ``orbitmq.SendFailed`` and related errors."""
         cmd = RocketPublishCommand(
             message,
             topic=topic,
@@ -116,7 +116,7 @@ class RocketPublisher(PublisherUsecase):
         timeout: float = 3.0,  # noqa: ASYNC109 - FastStream's interface
         **settings: Unpack[SendSettings],
     ) -> RocketMessage:
-        """Send a message and wait for what its handler returns. Raises ``TimeoutError``."""
+        """Sends a message and waits for the result of its handler. Raises ``TimeoutError``."""
         cmd = RocketPublishCommand(
             message,
             topic=topic,
@@ -141,7 +141,7 @@ class RocketPublisher(PublisherUsecase):
 
 
 class ReplyPublisher(FakePublisher):
-    """Answers a request through the broker it came from, any other message through its ``reply_to`` topic."""
+    """Answers a request through the broker it came from, and any other message through its ``reply_to`` topic."""
 
     def __init__(self, producer: ProducerProto[Any], message: ReceivedMessage, topic: str) -> None:
         super().__init__(producer=producer)

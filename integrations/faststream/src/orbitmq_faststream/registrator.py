@@ -1,4 +1,4 @@
-"""What brokers and routers have in common: subscribers, publishers, routers inside them."""
+"""Shared by brokers and routers: subscribers, publishers, and nested routers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SEND_NAMES = frozenset(SendSettings.__annotations__)
 
 
 class SubscriberSettings(SubscriptionSettings, total=False):
-    """Those of the subscription, and FastStream's own."""
+    """The subscription's settings and FastStream's own."""
 
     ack_policy: AckPolicy
     no_reply: bool
@@ -49,7 +49,7 @@ class SubscriberSettings(SubscriptionSettings, total=False):
 
 
 class PublisherSettings(SendSettings, total=False):
-    """Those of the messages, and FastStream's own."""
+    """The settings of messages and FastStream's own."""
 
     headers: dict[str, str] | None
     reply_to: str
@@ -66,11 +66,11 @@ class RocketRegistrator(Registrator[ReceivedMessage, RocketBrokerConfig]):
     def subscriber(  # type: ignore[override]  # FastStream's base takes a finished subscriber
         self, topic: str, **settings: Unpack[SubscriberSettings]
     ) -> RocketSubscriber:
-        """A handler of a topic, see ``SubscriberSettings``. Raises ``SetupError`` for what cannot be."""
+        """Registers a handler of a topic, see ``SubscriberSettings``. Raises ``SetupError`` for invalid settings."""
         _check(topic, settings)
         outer = cast(
             RocketBrokerConfig, self.config
-        )  # the composition answers as the configuration it is made of
+        )  # the composition has the interface of the configuration it consists of
         wanted = cast(
             SubscriptionSettings,
             {name: value for name, value in settings.items() if name in _SUBSCRIPTION_NAMES},
@@ -107,7 +107,7 @@ class RocketRegistrator(Registrator[ReceivedMessage, RocketBrokerConfig]):
     def publisher(  # type: ignore[override]  # FastStream's base takes a finished publisher
         self, topic: str, **settings: Unpack[PublisherSettings]
     ) -> RocketPublisher:
-        """A publisher to a topic: a decorator of handlers, or an object to call ``publish`` of."""
+        """Returns a publisher to a topic: a decorator of handlers, or an object with a ``publish`` method."""
         outer = cast(RocketBrokerConfig, self.config)
         wanted = cast(SendSettings, {name: value for name, value in settings.items() if name in _SEND_NAMES})
         publisher = RocketPublisher(
@@ -155,7 +155,7 @@ class RocketRegistrator(Registrator[ReceivedMessage, RocketBrokerConfig]):
 
 
 def _check(topic: str, settings: SubscriberSettings) -> None:
-    """At the decorator, where the mistake is, not when the broker starts."""
+    """Reports mistakes at the decorator, where they are made, not when the broker starts."""
     unknown = sorted(set(settings) - set(SubscriberSettings.__annotations__))
     if unknown:
         raise TypeError(f"subscriber of {topic}: no such setting: {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""What is published: the command middlewares see, and the response a handler may return."""
+"""Published messages: the command that middlewares see, and the response that a handler may return."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["RocketPublishCommand", "RocketResponse", "SendSettings"]
 
 
 class SendSettings(TypedDict, total=False):
-    """What a RocketMQ message has in addition to body and headers; the names are those of ``orbitmq.Message``."""
+    """The fields of a RocketMQ message in addition to body and headers; the names are those of ``orbitmq.Message``.
+    """
 
     tags: str
     keys: str | Sequence[str]
@@ -57,7 +58,7 @@ class RocketPublishCommand(BatchPublishCommand):
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> RocketPublishCommand:
-        """Converts any command to ours; with ``batch`` a sequence is one message for each item."""
+        """Converts any command to a RocketPublishCommand; with ``batch``, each item of a sequence is a message."""
         if isinstance(cmd, RocketPublishCommand):
             return cmd
         body, bodies = cls._parse_bodies(cmd.body, batch=batch)
@@ -79,7 +80,7 @@ class RocketPublishCommand(BatchPublishCommand):
 
 
 class RocketResponse(Response):
-    """A handler's result with settings of its message: ``return RocketResponse(order, keys=order.id)``."""
+    """A handler's result with settings for its message: ``return RocketResponse(order, keys=order.id)``."""
 
     def __init__(
         self,

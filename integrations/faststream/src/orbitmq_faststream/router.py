@@ -19,14 +19,14 @@ __all__ = ["RocketPublisher", "RocketRoute", "RocketRouter"]
 
 
 class RocketPublisher(ArgsContainer):
-    """A publisher of a ``RocketRoute``; takes what ``broker.publisher`` takes."""
+    """A publisher of a ``RocketRoute``; accepts the arguments of ``broker.publisher``."""
 
     def __init__(self, topic: str, **settings: Unpack[PublisherSettings]) -> None:
         super().__init__(topic, **settings)
 
 
 class RocketRoute(SubscriberRoute):
-    """A handler for ``RocketRouter(handlers=[...])``; takes what ``broker.subscriber`` takes."""
+    """A handler for ``RocketRouter(handlers=[...])``; accepts the arguments of ``broker.subscriber``."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RocketRoute(SubscriberRoute):
 
 
 class RocketRouter(RocketRegistrator, BrokerRouter[ReceivedMessage, RocketBrokerConfig]):
-    """``prefix`` goes before the topics of all its subscribers and publishers."""
+    """Prepends ``prefix`` to the topics of all its subscribers and publishers."""
 
     def __init__(
         self,

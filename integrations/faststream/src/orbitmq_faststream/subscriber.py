@@ -1,10 +1,10 @@
-"""``@broker.subscriber("topic")``: a consumer of its own, read by ``max_workers`` tasks.
+"""``@broker.subscriber("topic")``: a dedicated consumer, read by ``max_workers`` tasks.
 
 Invariants
-1. A message is acknowledged, given back or dead-lettered by FastStream's acknowledgement middleware or by the user.
-   One that was taken and not finished is delivered again when its consumer is gone.
-2. A stop takes no further message, lets handlers end (the broker's ``graceful_timeout`` at most), then stores the
-   offsets and leaves the group.
+1. A message is acknowledged, returned or dead-lettered by FastStream's acknowledgement middleware or by the user. A
+   message that was taken and not finished is redelivered when its consumer is gone.
+2. A stop takes no further message, waits for handlers (for at most the broker's ``graceful_timeout``), then stores
+   the offsets and leaves the group.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
 
     @property
     def subscription(self) -> Subscription:
-        """Read when everything is included: routers add prefixes."""
+        """Evaluated once all routers are included, because they add prefixes."""
         settings = self._settings
         sql = settings.get("sql", "")
         return Subscription(
@@ -108,7 +108,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
         )
 
     async def start(self) -> None:
-        """Join the group and begin to consume."""
+        """Joins the group and starts consuming."""
         await super().start()
         if self._source is None:
             source = await self._outer_config.open_source(self._outer_config, self.subscription)
@@ -122,7 +122,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
         self._post_start()
 
     async def stop(self) -> None:
-        """Finish what was begun and leave the group; the rest is for other members."""
+        """Finishes the messages in progress and leaves the group; the rest is left to other members."""
         self.running = False
         for task in self._idle:
             task.cancel()
@@ -156,13 +156,15 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
                 await self._cancelled_itself(message, error)
 
     async def _cancelled_itself(self, message: ReceivedMessage, error: asyncio.CancelledError) -> None:
-        """A handler awaited something that was cancelled: its worker continues, and the message is retried."""
+        """Returns whether a handler awaited something that was cancelled: its worker continues, and the message is
+        retried.
+        """
         self._log(logging.ERROR, f"handler of {self.topic} raised {error!r} id={message.message_id}")
         if self.ack_policy is not AckPolicy.MANUAL:
             try:
                 await message.retry(self._settings.get("retry_delay"))
             except ClientStateError:
-                pass  # finished before
+                pass  # already finished
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
         self._workers.discard(task)
@@ -172,7 +174,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
     async def process_message(self, msg: ReceivedMessage) -> Response:
         response = await super().process_message(msg)
         if self.ack_policy is not AckPolicy.MANUAL:
-            # A skipped message (``SkipMessage``) is done with, yet FastStream acknowledges nothing for it.
+            # A skipped message (``SkipMessage``) is finished, but FastStream does not acknowledge it.
             try:
                 await msg.ack()
             except ClientStateError:
@@ -180,7 +182,8 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
         return response
 
     async def get_one(self, *, timeout: float = 5.0) -> RocketMessage | None:  # noqa: ASYNC109 - FastStream's
-        """The next message, to be finished by hand; None if none came in time. Without handlers only."""
+        """Returns the next message, to be finished by the caller, or None after the timeout. Only without handlers.
+        """
         assert not self.calls, "a subscriber with handlers cannot be read by hand"
         try:
             async with asyncio.timeout(timeout):
@@ -190,7 +193,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
         return await self._parsed(raw)
 
     async def __aiter__(self) -> AsyncIterator[RocketMessage]:
-        """Messages as they come, each to be finished by hand."""
+        """Yields messages as they arrive, each to be finished by the caller."""
         assert not self.calls, "a subscriber with handlers cannot be read by hand"
         async for raw in self._messages():
             yield await self._parsed(raw)
@@ -211,7 +214,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
             parser=parser,
             decoder=decoder,
         )
-        parsed = cast(RocketMessage, message)  # unless the user's parser makes another kind
+        parsed = cast(RocketMessage, message)  # unless the user's parser returns another type
         if self.ack_policy is AckPolicy.ACK_FIRST:
             await parsed.ack()
         return parsed

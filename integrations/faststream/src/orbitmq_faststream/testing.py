@@ -1,4 +1,4 @@
-"""``TestRocketBroker``: handlers of a broker, called in memory by what the test publishes."""
+"""``TestRocketBroker``: calls a broker's handlers in memory with the messages that a test publishes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MemoryMessage(ReceivedMessage):
 
 
 class MemorySource:
-    """Nothing comes: messages are handed to the subscribers by who publishes."""
+    """Delivers nothing: the publisher passes messages directly to the subscribers."""
 
     async def messages(self, *, auto_ack: bool = True) -> AsyncIterator[ReceivedMessage]:
         await asyncio.Event().wait()
@@ -55,7 +55,8 @@ async def _open_nothing(config: RocketBrokerConfig, subscription: Subscription) 
 
 class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker):
     """``async with TestRocketBroker(broker) as running:``. A publish returns when all handlers are done and raises
-    what they raise; delays are left out and nothing is delivered again. With ``with_real=True`` a broker is used."""
+    their exceptions. Delays are ignored and nothing is redelivered. With ``with_real=True`` a real broker is used.
+    """
 
     __test__ = False  # for pytest
 
@@ -106,7 +107,7 @@ class TestRocketBroker(TestBroker[RocketBroker, EnterType], broker=RocketBroker)
 
 
 class MemoryProducer(RocketProducer):
-    """Hands each message to one subscriber of every group that wants it."""
+    """Passes each message to one subscriber of every group whose subscription matches."""
 
     def __init__(self, broker: RocketBroker, brokers: Sequence[RocketBroker]) -> None:
         super().__init__(broker._parser, broker._decoder)
@@ -157,7 +158,7 @@ class MemoryProducer(RocketProducer):
         return MemoryMessage(made.record, made.queue)
 
     def _wanting(self, message: ReceivedMessage) -> Iterator[RocketSubscriber]:
-        """One subscriber of each group; of a broadcast all."""
+        """Yields one subscriber of each group; for broadcast groups all of them."""
         served: set[str] = set()
         for subscriber in _subscribers(self._brokers):
             wanted = subscriber.subscription

@@ -1,4 +1,4 @@
-"""A kombu transport on RocketMQ. Importing it makes ``rocketmq://`` known to kombu."""
+"""A kombu transport on RocketMQ. Importing it registers ``rocketmq://`` with kombu."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where messages come from: a queue shared by a group, or an exchange every reader reads as a whole.
+"""The sources of messages: a queue shared by a group, or an exchange that every reader reads in full.
 
-Both live on the loop's thread. Messages that came wait in ``ready``, which kombu's thread takes from.
+Both live on the loop's thread. Received messages wait in ``ready``, from which kombu's thread takes them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _BROADCAST_MAX: Final = 10_000
 
 
 class Arrivals:
-    """Set by the loop's thread when something came. kombu's thread waits for it, or a hub watches its descriptor."""
+    """Set by the loop's thread when something arrives. kombu's thread waits for it, or a hub watches its descriptor.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self._pipe: tuple[int, int] | None = None
 
     def fileno(self) -> int:
-        """A descriptor that can be read once something came."""
+        """Returns a descriptor that becomes readable when something arrives."""
         if self._pipe is None:
             self._pipe = os.pipe()
             for end in self._pipe:
@@ -45,7 +46,7 @@ class Arrivals:
         if self._pipe is not None:
             try:
                 os.write(self._pipe[1], b"1")
-            except BlockingIOError:  # full: it can be read anyway
+            except BlockingIOError:  # full: it is readable anyway
                 pass
 
     def clear(self) -> None:
@@ -61,15 +62,16 @@ class Arrivals:
         self._event.wait(timeout_s)
 
     def close(self) -> None:
-        """After the loop's thread has ended."""
+        """Call it after the loop's thread has ended."""
         pipe, self._pipe = self._pipe, None
         for end in pipe or ():
             os.close(end)
 
 
 class SharedQueue:
-    """A topic whose messages the readers share. What is received is leased, and the lease is renewed until the
-    message is finished, so it is redelivered only if this process dies."""
+    """A topic whose messages the readers share. A received message is leased, and the lease is renewed until the
+    message is finished, so it is redelivered only if this process dies.
+    """
 
     def __init__(
         self, loop: LoopThread, topic: str, consumer: SimpleConsumer, lease_s: float, arrived: Arrivals
@@ -87,14 +89,15 @@ class SharedQueue:
         self._renewing = loop.submit(self._renew())
 
     def ask(self, count: int) -> None:
-        """Have up to ``count`` messages received, unless that is under way."""
+        """Receives up to ``count`` messages in the background, unless a receive is already in progress."""
         if self._receiving is None or self._receiving.done():
             self._receiving = self._loop.submit(self._receive(max(1, min(count, _COUNT_MAX)), _RECEIVE_S))
-            # Not inside the coroutine: who is woken there finds it under way, asks for no more, and sleeps.
+            # Not inside the coroutine: a reader woken there would find a receive in progress, not ask for more, and
+            # sleep.
             self._receiving.add_done_callback(lambda _: self._arrived.set())
 
     def receive_now(self, count: int) -> None:
-        """Receive what is there, without waiting for more."""
+        """Receives the available messages, without waiting for more."""
         self._loop.run(self._receive(max(1, min(count, _COUNT_MAX)), 0.0))
 
     async def _receive(self, count: int, wait_s: float) -> None:
@@ -120,17 +123,17 @@ class SharedQueue:
                         logger.warning("lease not renewed id=%s error=%s", key, error)
 
     def acknowledge(self, message: PoppedMessage) -> None:
-        """It is finished."""
+        """Marks a message as finished."""
         self._held.pop(message.message_id, None)
         self._loop.run(self._consumer.ack(message))
 
     def give_back(self, message: PoppedMessage) -> None:
-        """Another reader may have it, at once."""
+        """Returns a message, so that another reader can receive it immediately."""
         self._held.pop(message.message_id, None)
         self._loop.run(self._consumer.change_invisible(message, 0))
 
     def size(self) -> int:
-        """Messages that are not finished."""
+        """Returns the number of unfinished messages."""
         return self._loop.run(self._size())
 
     async def _size(self) -> int:
@@ -141,7 +144,7 @@ class SharedQueue:
         return total
 
     def close(self) -> None:
-        """Give back what was not taken."""
+        """Returns the messages that were not taken."""
         for future in (self._receiving, self._renewing):
             if future is not None:
                 future.cancel()
@@ -151,7 +154,7 @@ class SharedQueue:
 
 
 class Broadcast:
-    """A topic read as a whole, from its end on; nothing is acknowledged."""
+    """A topic read in full, starting at its end; nothing is acknowledged."""
 
     def __init__(self, loop: LoopThread, topic: str, consumer: LitePullConsumer, arrived: Arrivals) -> None:
         self._loop = loop

@@ -43,7 +43,9 @@ _DELIVERED_AT_ONCE: Final = 64
 
 
 def topic_of(name: str) -> str:
-    """The topic of a queue or an exchange: what a topic cannot have is written as ``%`` and two digits or more."""
+    """Returns the topic of a queue or an exchange. Characters that a topic cannot contain are written as ``%`` and
+    two digits or more.
+    """
     return _FORBIDDEN.sub(lambda found: f"%{ord(found[0]):02X}", name)
 
 
@@ -63,7 +65,7 @@ class QoS(virtual.QoS):
 
 
 class Channel(virtual.Channel):
-    """Queues of one connection."""
+    """The queues of one connection."""
 
     QoS = QoS
     supports_fanout = True
@@ -100,7 +102,7 @@ class Channel(virtual.Channel):
             return self._payload(broadcast.ready.popleft().body, 1)
         source = self._source(queue)
         if not source.ready:
-            # None: no limit is set, and some are asked for at a time.
+            # None: no limit is set, and messages are requested in small batches.
             wanted = self.qos.can_consume_max_estimate()
             source.ask(16 if wanted is None else wanted)
             raise Empty
@@ -144,13 +146,13 @@ class Channel(virtual.Channel):
         return message
 
     def finish(self, delivery_tag: str) -> None:
-        """The message is done with."""
+        """Acknowledges the message."""
         found = self._unfinished.pop(delivery_tag, None)
         if found is not None:
             found[0].acknowledge(found[1])
 
     def give_back(self, delivery_tag: str) -> None:
-        """The message is redelivered."""
+        """Returns the message for redelivery."""
         found = self._unfinished.pop(delivery_tag, None)
         if found is not None:
             found[0].give_back(found[1])
@@ -170,7 +172,7 @@ class Channel(virtual.Channel):
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
         if self.typeof(exchange).type == "fanout" and queue not in self._broadcasts:
-            # Read from now on: what is sent before the first consumer belongs to the queue as well.
+            # Read from now on: messages sent before the first consumer also belong to the queue.
             self._transport.create_topic(_exchange_name(exchange))
             self._broadcasts[queue] = self._transport.broadcast(_exchange_name(exchange))
 
@@ -179,8 +181,9 @@ class Channel(virtual.Channel):
         return [] if table is None else table["table"]
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
-        """Bindings are known to the process that made them. Queues for replies are bound by another one; their names
-        follow from the exchange and the key (``kombu.pidbox.Mailbox``)."""
+        """Bindings are known only to the process that created them. Reply queues are bound by another process; their
+        names follow from the exchange and the key (``kombu.pidbox.Mailbox``).
+        """
         if exchange and self.typeof(exchange).type == "direct":
             table = self.get_table(exchange)
             found: list[str] = self.typeof(exchange).lookup(table, exchange, routing_key, default)
@@ -199,7 +202,7 @@ class Channel(virtual.Channel):
         return 0 if queue in self._broadcasts else self._source(queue).size()
 
     def _purge(self, queue: str) -> int:
-        """What is there is received and acknowledged; messages other readers hold stay theirs."""
+        """Receives and acknowledges the available messages. Messages that other readers hold are not affected."""
         if queue in self._broadcasts:
             return 0
         source, count = self._source(queue), 0
@@ -213,7 +216,7 @@ class Channel(virtual.Channel):
                 count += 1
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        """The topic stays: others may use it."""
+        """Does not delete the topic: others may use it."""
         self._purge(queue)
         source = self._sources.pop(queue, None) or self._broadcasts.pop(queue, None)
         if source is not None:
@@ -229,7 +232,7 @@ class Channel(virtual.Channel):
                 self.delete_own()
 
     def delete_own(self) -> None:
-        """Delete the queues that end with this channel."""
+        """Deletes the queues that end with this channel."""
         while self._own:
             queue = self._own.pop()
             source = self._sources.pop(queue, None)
@@ -239,7 +242,7 @@ class Channel(virtual.Channel):
 
 
 def _exchange_name(exchange: str) -> str:
-    """Its topic is not that of a queue with the same name."""
+    """Returns a name whose topic differs from that of a queue with the same name."""
     return f"{exchange}.fanout"
 
 
@@ -257,7 +260,7 @@ _open: weakref.WeakSet[Transport] = weakref.WeakSet()
 
 @atexit.register
 def _delete_own_queues() -> None:
-    """Programs like ``celery inspect`` end without closing their connections."""
+    """Deletes queues at exit, because programs like ``celery inspect`` end without closing their connections."""
     for transport in list(_open):
         for channel in list(transport.channels):
             try:
@@ -352,7 +355,7 @@ class Transport(virtual.Transport):
         self._arrived.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """As in the virtual transport, but the wait ends when something comes."""
+        """Works like the virtual transport's, but the wait ends when a message arrives."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._arrived.clear()
@@ -366,8 +369,9 @@ class Transport(virtual.Transport):
                 self._arrived.wait(left_s)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Deliver from kombu's hub. A Celery worker on a hub takes commands while all its processes are busy; one
-        that calls ``drain_events`` is blocked then."""
+        """Delivers from kombu's hub. A Celery worker on a hub accepts commands while all its processes are busy; one
+        that calls ``drain_events`` is blocked then.
+        """
         self._hub, self._hub_pid = loop, os.getpid()
         loop.add_reader(self._arrived.fileno(), self._deliver_ready)
         loop.on_tick.add(self._deliver_ready)
@@ -375,14 +379,14 @@ class Transport(virtual.Transport):
 
     def _leave_hub(self) -> None:
         hub, self._hub = self._hub, None
-        # A child of a fork has the hub's epoll in common with its parent.
+        # A child of a fork shares the hub's epoll with its parent.
         if hub is not None and self._hub_pid == os.getpid():
             hub.remove_reader(self._arrived.fileno())
             hub.on_tick.discard(self._deliver_ready)
             self._regularly.cancel()
 
     def _deliver_ready(self, *events: Any) -> None:
-        """Deliver what is here and ask for more. Some at a time: the hub has others to serve."""
+        """Delivers the received messages and requests more, a few at a time, because the hub serves others too."""
         self._arrived.clear()
         for _ in range(_DELIVERED_AT_ONCE):
             try:
@@ -407,7 +411,7 @@ class Transport(virtual.Transport):
         return self.loop.run(self._has_topic(topic_of(name)))
 
     def create_topic(self, name: str) -> bool:
-        """Create the topic on all masters. False: it exists, or is not ours to create."""
+        """Creates the topic on all masters. Returns False if it exists or this connection may not create it."""
         topic = topic_of(name)
         if not self._create_topics or topic in self._topics:
             return False
@@ -415,7 +419,7 @@ class Transport(virtual.Transport):
         return self.loop.run(self._create_topic(topic))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic this connection created, and its group; what cannot be deleted stays."""
+        """Deletes a topic this connection created, and its group; objects that cannot be deleted remain."""
         self._topics.discard(topic_of(name))
         try:
             self.loop.run(self._delete_topic(topic_of(name)))

@@ -15,7 +15,7 @@ __all__ = ["RocketMQBroker"]
 class RocketMQBroker(AsyncBroker):
     """Sends tasks with ``Producer`` and receives them with an iterated ``PushConsumer``.
 
-    Labels of a task that are read here: ``delay`` (seconds), ``shard_key`` (tasks with one key share a queue) and
+    It reads these labels of a task: ``delay`` (seconds), ``shard_key`` (tasks with the same key share a queue) and
     ``topic`` (instead of the broker's).
     """
 
@@ -30,7 +30,8 @@ class RocketMQBroker(AsyncBroker):
         consumer: PushOptions | None = None,
     ) -> None:
         """``orderly``: tasks of one queue run one after the other. New groups begin with the oldest task, so that
-        none sent before the first worker is left out; ``consumer`` may say otherwise."""
+        tasks sent before the first worker started are not skipped; ``consumer`` can change this.
+        """
         super().__init__()
         self._name_servers = name_servers
         self._topic = topic
@@ -41,7 +42,7 @@ class RocketMQBroker(AsyncBroker):
         self._consumer: PushConsumer | None = None
 
     async def startup(self) -> None:
-        """Connect. Workers join their group when they begin to listen."""
+        """Connects. Workers join their group when they begin to listen."""
         await super().startup()
         if self._producer is None:
             producer = Producer(f"{self._group}-tasks", self._name_servers, self._producer_options)
@@ -49,7 +50,7 @@ class RocketMQBroker(AsyncBroker):
             self._producer = producer
 
     async def shutdown(self) -> None:
-        """Leave the group; tasks that were not acknowledged are run by another worker."""
+        """Leaves the group; another worker runs the tasks that were not acknowledged."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             await consumer.stop()
@@ -59,7 +60,7 @@ class RocketMQBroker(AsyncBroker):
         await super().shutdown()
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Send a task. Raises ``orbitmq.SendFailed`` and its neighbours."""
+        """Sends a task. Raises ``orbitmq.SendFailed`` and related errors."""
         if self._producer is None:
             raise ClientClosedError("start the broker before a task is sent: await broker.startup()")
         labels: dict[str, Any] = message.labels
@@ -76,7 +77,7 @@ class RocketMQBroker(AsyncBroker):
         )
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Tasks as they come; each is finished by its ``ack``."""
+        """Yields tasks as they arrive; each is finished by its ``ack``."""
         consumer = PushConsumer(self._group, self._name_servers, self._consumer_options)
         consumer.subscribe(self._topic)
         await consumer.start()
