@@ -112,7 +112,7 @@ class Database:
 
 
 def changes(draw: random.Random, count: int, keys: int) -> str:
-    """Yields SQL for about that many row changes; each statement is a transaction."""
+    """Returns SQL for about that many row changes; each statement is a transaction."""
     lines: list[str] = []
     large = "repeat(md5(random()::text), 200)"  # does not compress below the size that is stored out of line
     while count > 0:

@@ -246,7 +246,7 @@ def backlog_for(seconds: float) -> int:
 
 
 def summarize(case: str, pairs: Sequence[Pair], results: dict[str, Figures]) -> None:
-    """Returns the medians by side, and the median of the ratios with their extremes."""
+    """Adds the medians by side, and the median of the ratios with their extremes, to ``results``."""
     for index, side in enumerate(("orbitmq", PYPI)):
         if side in results:
             windows = [pair[index] for pair in pairs]

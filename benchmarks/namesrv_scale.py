@@ -207,7 +207,7 @@ class Cluster:
             (self.register_ms if line.is_broker else self.query_ms).append(took)
 
     def probe(self, number: int) -> None:
-        """Adds a topic to a broker and returns how long it takes until a query shows it."""
+        """Adds a topic to a broker and records how long it takes until a query shows it."""
         self.version += 1
         extra = f"new-{self.version}"
         if not self.probing:

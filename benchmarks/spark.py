@@ -250,7 +250,7 @@ def fill_ours(namesrv: OrbitNamesrv, broker: OrbitBroker, topic: str, count: int
 def our_side(
     plan: Mapping[str, Any], settings: Mapping[str, int]
 ) -> Iterator[tuple[Side, dict[str, dict[str, Any]]]]:
-    """Returns a session with a filled topic, and the steps by name. The sink has a separate server: in the log that
+    """Yields a session with a filled topic, and the steps by name. The sink has a separate server: in the log that
     the raw store is read from, it would add other messages with every round.
     """
     topic, sink = "bench", "sink"
@@ -293,7 +293,7 @@ def our_side(
 
 @contextmanager
 def kafka_side(plan: Mapping[str, Any]) -> Iterator[tuple[Side, dict[str, dict[str, Any]]]]:
-    """Returns the same for Kafka."""
+    """Yields the same for Kafka."""
     with kafka_server() as (address, pid), session({**plan, "jars": jars("kafka-connector")}, pid) as side:
         options = {"kafka.bootstrap.servers": address}
         columns = [

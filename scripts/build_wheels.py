@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def tools() -> None:
-    """Returns the environment with maturin, zig and the two checkers."""
+    """Creates the environment with maturin, zig and the two checkers."""
     if not (TOOLS / "bin" / "abi3audit").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", TOOLS], check=True)
         pip = [str(TOOLS / "bin" / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]

@@ -113,7 +113,7 @@ def blocks(page: str) -> Iterator[tuple[int, str, str, tuple[list[str], bool] | 
 
 
 def commands(text: str) -> list[list[str]]:
-    """Yields the words of each line with a prompt."""
+    """Returns the words of each line with a prompt."""
     lines = (line.strip() for line in text.splitlines())
     return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
 

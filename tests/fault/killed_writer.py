@@ -1,4 +1,4 @@
-"""The process that test_kill_minus_9 kills. Appends forever and prints every acknowledged message.
+"""The process killed by test_kill_minus_9. It appends forever and prints every acknowledged message.
 
 Arguments: root, flush mode, first message number. One line per acknowledged append: ``number queue_id queue_offset
 log_offset``. Nothing is printed before the store has acknowledged: in SYNC_FLUSH that is after the flush.
@@ -22,7 +22,7 @@ IN_FLIGHT_MAX = 2000
 
 
 def config(root: str, mode: FlushMode) -> StoreConfig:
-    """Small files, so that a short run crosses their borders; periodic work as often as can be."""
+    """Small files, so that a short run crosses their boundaries; periodic work as often as possible."""
     return StoreConfig(
         root=root,
         segment_bytes=256 * 1024,

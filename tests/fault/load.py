@@ -1,4 +1,4 @@
-"""Clients under whose eyes real servers are hurt, with the checker of the simulation."""
+"""Clients that run while real servers are disrupted, with the checker of the simulation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAIN_S = 90.0
 
 
 class Load:
-    """A producer with eight sends on their way and a consumer, both with default settings."""
+    """A producer with eight sends in flight and a consumer, both with default settings."""
 
     def __init__(self, namesrv: str, *, body_bytes: int = 200, pause_s: float = 0.005) -> None:
         self.history = History()
@@ -54,7 +54,7 @@ class Load:
                 async with asyncio.timeout(15.0):
                     await client.stop()
             except (OrbitError, TimeoutError):
-                pass  # its server may be gone for good
+                pass  # its server may be gone permanently
 
     async def _send(self) -> None:
         while self._sending:
@@ -88,8 +88,9 @@ class Load:
                 await self._progress.wait()
 
     async def outage_after(self, fault_at: float, timeout_s: float) -> float:
-        """Seconds from a fault to the first acknowledgement that cannot be one from before it: the longest time
-        without any. Raises ``TimeoutError``."""
+        """Returns the seconds from a fault to the first acknowledgement that cannot predate it: the longest time
+        without any. Raises ``TimeoutError``.
+        """
         async with asyncio.timeout(timeout_s):
             while not self.history.acks or self.history.acks[-1] < fault_at + 0.2:
                 self._progress.clear()
@@ -103,14 +104,14 @@ class Load:
         await asyncio.gather(*self._tasks)
 
     def unhandled(self) -> set[str]:
-        """Acknowledged, and not handled so far."""
+        """Returns the messages acknowledged but not handled so far."""
         handled = self.history.handled
         return {
             identity for identity, sent in self.history.sent.items() if sent.acked and identity not in handled
         }
 
     def missing(self) -> list[str]:
-        """Where the acknowledged messages lie that nobody handled, by queue."""
+        """Returns the positions of acknowledged messages that were never handled, by queue."""
         offsets: dict[int, list[int]] = {}
         for identity, sent in self.history.sent.items():
             if sent.acked and sent.place is not None and identity not in self.history.handled:
@@ -121,7 +122,7 @@ class Load:
         ]
 
     async def check(self) -> list[str]:
-        """When all sends have ended and everything acknowledged had time to arrive: what was violated."""
+        """Returns the violations, once all sends have ended and every acknowledged message had time to arrive."""
         await self.end_sends()
         until = time.monotonic() + DRAIN_S
         while time.monotonic() < until and self.unhandled():  # noqa: ASYNC110 - handlers do not say when all is done
@@ -132,7 +133,7 @@ class Load:
         return self.history.violations
 
     async def read_again(self, group: str) -> int:
-        """Another group reads everything; returns how many of the unhandled messages it finds."""
+        """Reads everything with another group; returns how many of the unhandled messages it finds."""
         auditor = PushConsumer(group, self._namesrv, start="first")
         missing = self.unhandled()
         count = len(missing)
@@ -153,7 +154,7 @@ class Load:
 
 
 def bodies_in_log(store_dir: Path, identities: set[str]) -> int:
-    """How many of these messages have their body in a file of the log, whether or not a queue leads to it."""
+    """Returns how many of these messages have their body in a log file, whether or not a queue refers to it."""
     found: set[str] = set()
     for path in (store_dir / "commitlog").iterdir():
         found.update(match.decode() for match in re.findall(rb"plain:\d+(?=\.)", path.read_bytes()))

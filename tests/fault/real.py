@@ -4,10 +4,10 @@
     python -m tests.fault.real --target apache --fault kill --fault pause --runs 10
     python -m tests.fault.real --json build/faults.json
 
-A producer with eight sends on their way and a consumer, both our client with its defaults, while servers are killed,
+A producer with eight sends in flight and a consumer, both our client with its defaults, run while servers are killed,
 stopped (SIGSTOP), cut off, left without disk space or an etcd member, or have a disk whose syncs fail. An outage is
-the longest time without an acknowledgement after a fault. Lost: acknowledged and in no queue any more; where a full
-disk did that, the notes say how many are in the log and come back with a restart. Doubled: handled more than once.
+the longest time without an acknowledgement after a fault. Lost: acknowledged but no longer in any queue; if a full
+disk caused it, the notes say how many are in the log and reappear after a restart. Doubled: handled more than once.
 ``full-disk`` mounts a tmpfs and needs root.
 """
 
@@ -70,7 +70,7 @@ HEAD = """| fault | on | runs | acked | lost | doubled | outage, median s | long
 
 
 class Target:
-    """Which servers are hurt."""
+    """The servers to disrupt."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -86,7 +86,7 @@ class Target:
 
 
 async def run_off_loop(work: Callable[[], Any]) -> Any:
-    """The harness blocks, and the clients live on this loop."""
+    """Runs a call off the loop: the harness blocks, and the clients live on this loop."""
     return await asyncio.to_thread(work)
 
 
@@ -94,7 +94,7 @@ async def run_off_loop(work: Callable[[], Any]) -> Any:
 async def one_broker(
     target: Target, store_dir: Path | None = None, **conf: str | int | bool
 ) -> AsyncIterator[tuple[Broker, str]]:
-    """A started master with the topic, and the address of its name server."""
+    """Yields a started master with the topic, and the address of its name server."""
     namesrv = target.namesrv()
     broker: Broker | None = None
     try:
@@ -110,7 +110,7 @@ async def one_broker(
 
 
 async def finish(row: Row, load: Load) -> None:
-    """Count what the checker found."""
+    """Counts the checker's findings."""
     violations = await load.check()
     summary = load.history.summary()
     row.acked += int(summary["acked"])
@@ -124,7 +124,7 @@ async def finish(row: Row, load: Load) -> None:
 
 
 async def kill(target: Target, row: Row, runs: int) -> None:
-    """kill -9 of a master under SYNC_FLUSH, started again at once."""
+    """kill -9 of a master under SYNC_FLUSH, restarted immediately."""
     async with one_broker(target) as (broker, address), Load(address) as load:
         for _ in range(runs):
             await load.more_acks(WARM_ACKS, RECOVERS_S)
@@ -185,7 +185,7 @@ async def cut(target: Target, row: Row, runs: int) -> None:
 
 @contextmanager
 def small_disk(mebibytes: int) -> Iterator[Path]:
-    """A tmpfs of its own."""
+    """Mounts a separate tmpfs."""
     where = Path(tempfile.mkdtemp(prefix="orbitmq-full-"))
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(where)], check=True)
     try:
@@ -196,7 +196,7 @@ def small_disk(mebibytes: int) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """Take all the space that is left."""
+    """Uses up all remaining space."""
     piece = bytes(64 * 1024)
     with path.open("wb", buffering=0) as file:
         try:
@@ -240,7 +240,7 @@ async def full_disk(target: Target, row: Row, runs: int) -> None:
 
 
 async def examine(row: Row, load: Load, broker: Broker) -> None:
-    """Whether what no queue had is still in the log, and whether a restart brings it back."""
+    """Notes how many messages missing from all queues are still in the log, and how many a restart brings back."""
     in_log = await run_off_loop(lambda: bodies_in_log(broker.store_dir, load.unhandled()))
     await run_off_loop(broker.kill)
     await run_off_loop(broker.start)
@@ -285,7 +285,7 @@ def failing_syncs() -> Iterator[Path]:
 
 
 async def failing_disk(target: Target, row: Row, runs: int) -> None:
-    """Every sync fails with EIO for 5 s; whoever takes no sends 10 s later is started again."""
+    """Every sync fails with EIO for 5 s; a broker that accepts no sends 10 s later is restarted."""
     with failing_syncs() as flag:
         async with one_broker(target) as (broker, address), Load(address) as load:
             for _ in range(runs):
@@ -322,7 +322,7 @@ def is_master(broker: Broker) -> bool:
 
 
 def whole(brokers: list[Broker]) -> bool:
-    """One master with two slaves in sync."""
+    """Returns whether one master has two slaves in sync."""
     for broker in brokers:
         try:
             code, _, body = remoting_call(broker.address, GET_BROKER_HA_STATUS)
@@ -335,7 +335,7 @@ def whole(brokers: list[Broker]) -> bool:
 
 
 def state_of(broker: Broker) -> str:
-    """What a member of a group says of itself."""
+    """Returns the state that a member of a group reports."""
     name = f"broker {broker.conf['brokerId']}"
     if not broker.running:
         return f"{name} does not run"
@@ -390,7 +390,7 @@ async def _hurt_group(row: Row, runs: int, etcd_count: int, hurt: Callable[..., 
 
 
 def keep(brokers: list[Broker]) -> Path:
-    """Copies of what the brokers wrote, to look for the messages that are missing."""
+    """Copies the files the brokers wrote, to look for the missing messages."""
     where = Path(tempfile.mkdtemp(prefix="orbitmq-lost-"))
     for broker in brokers:
         copy = where / f"broker-{broker.conf['brokerId']}"
@@ -399,7 +399,7 @@ def keep(brokers: list[Broker]) -> Path:
 
 
 async def failover(target: Target, row: Row, runs: int) -> None:
-    """kill -9 of the master of three; it comes back when another one has taken over."""
+    """kill -9 of the master of three; it comes back after another one has been promoted."""
 
     async def hurt(load: Load, brokers: list[Broker], members: list[Etcd]) -> None:
         master = next(broker for broker in brokers if is_master(broker))
@@ -460,7 +460,7 @@ FAULTS: dict[str, tuple[Callable[[Target, Row, int], Awaitable[None]], bool]] = 
 
 
 def run(name: str, target: str, runs: int) -> Row:
-    """One scenario, bounded."""
+    """Runs one scenario with a time limit."""
     row = Row(name, target)
     scenario, _ = FAULTS[name]
 

@@ -1,8 +1,8 @@
-"""Under SYNC_FLUSH nothing that was answered is lost: not a send, a commit, a send-back, or a recall.
+"""Under SYNC_FLUSH no acknowledged write is lost: not a send, a commit, a send-back, or a recall.
 
-Two ways to die. A power cut leaves what was flushed: the disk in memory is cut at the moment an answer arrives, which
-finds every answer that came too early. ``kill -9`` of a real broker process, again and again on the same store, finds
-what recovery gets wrong.
+There are two ways to die. A power cut leaves only flushed data: the disk in memory is cut at the moment a response
+arrives, which finds every response sent too early. Repeated ``kill -9`` of a real broker process on the same store
+finds errors in recovery.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COMMIT = 8
 
 
 class Client:
-    """Asks one thing after the other and remembers, by body, what was answered."""
+    """Sends one request after the other and records, by body, which were answered."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -90,7 +90,7 @@ class Client:
         await self._ask(RequestCode.RECALL_MESSAGE, header)
 
     async def ask(self, kind: str, body: str) -> None:
-        """One request of a kind; in ``answered`` once its answer is here."""
+        """Sends one request of a kind; it is in ``answered`` once its response has arrived."""
         await getattr(self, kind)(body)
         self.answered.append((kind, body))
 
@@ -111,7 +111,7 @@ KINDS: dict[str, Callable[[Record, str], bool]] = {
 
 
 def check(store_config: StoreConfig, answered: list[tuple[str, str]], **store: FaultyFileSystem) -> None:
-    """Open the store; everything answered is there."""
+    """Opens the store and checks that everything answered is there."""
     opened = MessageStore(store_config, **store)  # type: ignore[arg-type]  # only ``fs``
     opened.open()
     try:
@@ -162,7 +162,7 @@ def _cut(fs: FaultyFileSystem) -> FaultyFileSystem:
         try:
             return fs.power_cut()
         except RuntimeError:
-            pass  # a thread of the broker made a file meanwhile
+            pass  # a thread of the broker created a file meanwhile
 
 
 _BROKER = """

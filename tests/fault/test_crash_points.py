@@ -1,4 +1,4 @@
-"""The process or the machine dies between any two operations on the disk: while writing, closing, recovering."""
+"""The process or the machine dies between any two disk operations: while writing, closing, recovering."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orbitmq.testing.faulty_fs import FaultyFileSystem, SimulatedCrash
 
 
 def crash_before(fs: FaultyFileSystem, operation: int) -> None:
-    """Let the process die instead of doing that operation (counted from now)."""
+    """Lets the process die instead of performing that operation (counted from now)."""
     last = fs.operation_count + operation
 
     def check(name: str, path: str) -> None:

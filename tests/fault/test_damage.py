@@ -1,4 +1,4 @@
-"""Bytes that change by themselves, and derived files that are gone, short or rotten."""
+"""Tests bytes that change on their own, and derived files that are missing, short or corrupt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT = 60
 
 
 def written(*, clean: bool, count: int = COUNT) -> tuple[FaultyFileSystem, History]:
-    """A store whose every message is safe; closed, or left by a killed process."""
+    """Returns a store in which every message is safe; closed, or left by a killed process."""
     fs = FaultyFileSystem()
     writer = Writer(fs)
     writer.append(range(count))
@@ -40,7 +40,7 @@ def written(*, clean: bool, count: int = COUNT) -> tuple[FaultyFileSystem, Histo
 
 
 def bodies_that_are_there(store: MessageStore) -> set[int]:
-    """Numbers of all messages readable through their queues, whatever else their records say."""
+    """Returns the numbers of all messages readable through their queues, whatever else their records contain."""
     numbers: set[int] = set()
     for topic in store.topics():
         for queue_id in store.queues(topic):
@@ -59,7 +59,7 @@ def bodies_that_are_there(store: MessageStore) -> set[int]:
 
 
 def refusal(store: MessageStore) -> str:
-    """Open the store; returns the reason when it refuses."""
+    """Opens the store; returns the reason when it refuses."""
     try:
         store.open()
     except CorruptionError as error:
@@ -86,7 +86,7 @@ def test_flip_at_any_byte_of_the_last_records_is_refused_or_harmless(clean: bool
                 # The record itself, or a later one of a queue whose numbers no longer add up.
                 assert any(segment <= offset < history.log_end for offset in offsets), reason
                 continue
-            # Head and properties are under no checksum: a flip there may go unseen, but no body is lost or altered.
+            # Head and properties have no checksum: a flip there may go unnoticed, but no body is lost or altered.
             there = bodies_that_are_there(store)
             assert there == set(range(COUNT)), (number, position - done.log_offset + segment)
             store.close()

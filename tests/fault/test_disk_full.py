@@ -1,4 +1,4 @@
-"""The disk takes no more: at every single write, and by running out of blocks."""
+"""Fills the disk: at every single write, and by running out of blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 
 def write_some(writer: Writer) -> None:
-    """Singles and batches over several segments, queue files and index files, with all periodic work."""
+    """Writes singles and batches over several segments, queue files and index files, with all periodic work."""
     for start in range(0, 96, 16):
         writer.append(range(start, start + 8))
         writer.append_batch(range(start + 8, start + 16))
@@ -42,7 +42,7 @@ def test_disk_that_refuses_from_any_write_on_stores_nothing_half_and_goes_on_aft
         fs.fail_writes(after=failing, error=error)
         write_some(writer)
         assert writer.history.refused or failing > total - 40, failing
-        # What was refused is not there, what was taken is.
+        # Refused messages are absent, accepted ones are present.
         taken = [number for number, _ in writer.history.appended]
         assert survivors(writer.store) == taken, failing
         killed = fs.kill()
@@ -57,7 +57,7 @@ def test_disk_that_refuses_from_any_write_on_stores_nothing_half_and_goes_on_aft
 
 
 def recovers(writer: Writer) -> None:
-    """Periodic work notices that the disk is well again."""
+    """Lets periodic work notice that the disk is healthy again."""
     for _ in range(3):
         writer.clock.advance(11_000)
         writer.store.tick()
@@ -125,7 +125,7 @@ def test_failed_flush_confirms_nothing_and_stops_the_store() -> None:
     fs.sync_error = errno.EIO
     writer.sync_log()
     assert writer.history.safe == set(range(10))
-    # The kernel forgot which pages it did not write: a later sync that succeeds would prove nothing.
+    # The kernel has forgotten which pages it did not write, so a later successful sync would prove nothing.
     fs.heal()
     writer.append(range(20, 30))
     assert writer.history.refused == set(range(20, 30))

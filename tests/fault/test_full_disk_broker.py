@@ -1,4 +1,4 @@
-"""A broker whose disk is full: said at once, by its log and by ``/readyz``, and at its end with a sentence."""
+"""A broker with a full disk reports it immediately, in its log and in ``/readyz``, and ends with a clear message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def send(client: RpcClient, broker: Broker) -> Frame:
 
 
 async def ready(broker: Broker) -> tuple[str, str]:
-    """Status and text of /readyz."""
+    """Returns status and text of /readyz."""
     assert broker.metrics is not None
     reader, writer = await asyncio.open_connection(HOST, broker.metrics.port)
     writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -1,4 +1,4 @@
-"""A writer process killed in full run, again and again on the same store: nothing it acknowledged is lost."""
+"""A writer process is killed at full speed, repeatedly on the same store: nothing it acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITER = Path(__file__).with_name("killed_writer.py")
 
 
 def run_and_kill(root: Path, mode: FlushMode, first: int, after_s: float) -> list[tuple[int, int, int, int]]:
-    """What the writer had acknowledged when it died."""
+    """Returns the messages the writer had acknowledged when it died."""
     with subprocess.Popen(
         [sys.executable, str(WRITER), str(root), mode.value, str(first)],
         stdout=subprocess.PIPE,
@@ -52,7 +52,9 @@ def run_and_kill(root: Path, mode: FlushMode, first: int, after_s: float) -> lis
 
 
 def check(root: Path, mode: FlushMode, acknowledged: list[tuple[int, int, int, int]]) -> int:
-    """Open the store; everything acknowledged is where it was said to be. Returns the next free number."""
+    """Opens the store and checks that every acknowledged message is at its reported position. Returns the next free
+    number.
+    """
     store = MessageStore(config(str(root), mode))
     store.open()
     try:
@@ -86,7 +88,7 @@ def test_no_acknowledged_message_is_lost(kills: int, mode: FlushMode, tmp_path: 
     for number in range(kills):
         acknowledged = run_and_kill(root, mode, following, chance.uniform(0.01, 0.12))
         total += len(acknowledged)
-        # Mostly on a copy, so that the next writer recovers from the crash itself; now and then in place.
+        # Mostly on a copy, so that the next writer recovers from the crash itself; sometimes in place.
         where = root
         if number % 5:
             where = tmp_path / "copy"

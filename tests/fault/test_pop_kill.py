@@ -1,5 +1,6 @@
-"""kill -9 of a broker under POP load: nothing acknowledged to a producer is lost, nothing is delivered less than
-once, and what is delivered twice is what was in hand, or acknowledged in the last moment before the kill."""
+"""kill -9 of a broker under POP load: no acknowledged message is lost, every message is delivered at least once, and
+only messages in flight, or acknowledged just before the kill, are delivered twice.
+"""
 
 from __future__ import annotations
 
@@ -87,6 +88,6 @@ def test_kill_under_load_loses_nothing_and_repeats_little(kills: int) -> None:
         figures = asyncio.run(_load(namesrv, broker, kills))
     assert figures["sent"] > 100
     assert figures["missing"] == 0
-    # Of what was acknowledged before a kill only the last 100 ms are in memory alone.
+    # Of the acknowledgements before a kill, only those of the last 100 ms are solely in memory.
     assert figures["acknowledged and redelivered"] <= kills * 300, figures
     assert figures["redelivered"] <= kills * 600, figures

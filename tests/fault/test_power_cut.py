@@ -1,4 +1,4 @@
-"""The machine dies: the log cut at every byte, unsynced pages lost in every combination."""
+"""Cuts the power: the log is cut at every byte, and unsynced pages are lost in every combination."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 
 def written(count: int = 60, safe: int = 40) -> tuple[FaultyFileSystem, History]:
-    """A store with ``count`` messages, the first ``safe`` of them confirmed on the disk; not closed."""
+    """Returns a store with ``count`` messages, the first ``safe`` of them confirmed on the disk; not closed."""
     fs = FaultyFileSystem()
     writer = Writer(fs)
     writer.append(range(safe))

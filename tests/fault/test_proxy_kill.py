@@ -1,8 +1,8 @@
-"""kill -9 of proxies and of a broker behind one, under load: nothing acknowledged to a producer is lost.
+"""kill -9 of proxies and of a broker behind one, under load: no message acknowledged to a producer is lost.
 
-With a killed proxy nothing whose acknowledgement was answered is delivered again; what was on its way through it is,
-when its time is over. With a killed broker that holds for all but the acknowledgements of its last 100 ms, which
-were in memory alone.
+After the kill of a proxy, no message with an answered acknowledgement is redelivered; messages in flight through the
+proxy are, when their invisible time is over. After the kill of a broker, this holds for all but the acknowledgements
+of its last 100 ms, which were only in memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def proxies(cluster: Cluster) -> Iterator[list[OurProxy]]:
 
 @contextlib.contextmanager
 def _load(cluster: Cluster, proxies: list[OurProxy], name: str) -> Iterator[Load]:
-    """Clients of these proxies, who at the end must have got everything that was acknowledged."""
+    """Runs clients of these proxies; at the end they must have received every acknowledged message."""
     topic, group = f"Kill{name}", f"kill-{name}"
     cluster.create(topic, group)
     load = Load([proxy.address for proxy in proxies], topic, group, cluster.broker_names)
@@ -88,8 +88,9 @@ def test_clients_of_a_killed_proxy_go_on_with_another(cluster: Cluster, proxies:
 
 
 def _pause_with_messages(cluster: Cluster, proxy: OurProxy) -> int:
-    """Stop a proxy when brokers have handed more messages out than acknowledgements can be on their way, one of each
-    consumer; returns how many."""
+    """Stops a proxy when brokers have handed out more messages than there can be acknowledgements in flight, one per
+    consumer; returns how many.
+    """
     for _ in range(200):
         proxy.pause()
         held = cluster.open_count("KillTwo", "kill-Two")
@@ -109,7 +110,7 @@ def test_killed_broker_behind_a_proxy_loses_nothing(kills: int) -> None:
         brokers = [stack.enter_context(OrbitBroker(namesrv, brokerName=name)) for name in names]
         for broker in brokers:
             create_topic(namesrv, broker, topic, queue_count=2)
-        # A broker that is back is found when its route is asked for again.
+        # A returning broker is found when its route is queried again.
         proxy = stack.enter_context(OurProxy(namesrv, **SETTINGS, topicRouteServiceCacheRefreshSeconds=1))
         load = Load([proxy.address], topic, group, names)
         load.start()
@@ -142,7 +143,7 @@ def test_killed_broker_behind_a_proxy_loses_nothing(kills: int) -> None:
 def test_transaction_is_ended_through_a_proxy_that_did_not_send_it(
     cluster: Cluster, proxies: list[OurProxy]
 ) -> None:
-    """As after a restart: the half message is found by its id, and an end that is repeated is refused."""
+    """As after a restart: the half message is found by its id, and a repeated end is refused."""
     cluster.create("KillHalf", "kill-half", kind="TRANSACTION")
     check_foreign_end(proxies[0].address, proxies[1].address, "KillHalf")
 

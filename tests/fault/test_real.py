@@ -1,4 +1,4 @@
-"""Real faults with the checker of the simulation: one kill in every run, all of them with `make soak`."""
+"""Runs real faults with the checker of the simulation: one kill in every run, all of them with `make soak`."""
 
 from __future__ import annotations
 

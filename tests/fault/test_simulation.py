@@ -1,4 +1,4 @@
-"""Random histories against a list: append, read, flush, restart, crash, truncate, delete, expire, in any order.
+"""Compares random histories with a list: append, read, flush, restart, crash, truncate, delete, expire, in any order.
 
 A failing seed is in the test's name; ``pytest tests/fault/test_simulation.py -k 'seed-17'`` repeats it exactly.
 """
@@ -22,7 +22,7 @@ STEPS = 60
 
 
 class Model:
-    """What a store should hold: message numbers in log order, with the log offsets it gave them."""
+    """The expected content of a store: message numbers in log order, with the log offsets they were given."""
 
     def __init__(self) -> None:
         self.log: list[tuple[int, int, int]] = []
@@ -189,7 +189,7 @@ class Simulation:
             self.model.append(number, done.log_offset, done.size, done.queue_offset)
         assert "full" in reason or "No space" in reason
         self.fs.heal()
-        self.writer.clock.advance(11_000)  # the time after which the space on the disk decides
+        self.writer.clock.advance(11_000)  # the time after which disk space decides
         self.writer.store.tick()
         self.note_flushed()
         assert self.writer.store.writable, self.writer.store.unwritable_reason

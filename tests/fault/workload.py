@@ -1,4 +1,4 @@
-"""A store on a disk that fails, what was written to it, and what must be true of it afterwards."""
+"""A store on a failing disk, the data written to it, and the invariants that must hold afterwards."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ SMALL: dict[str, Any] = {
 
 
 def config(**changes: Any) -> StoreConfig:
-    """Tiny files, so that every test crosses their borders."""
+    """Tiny files, so that every test crosses their boundaries."""
     return StoreConfig(**SMALL | changes)
 
 
 def message(number: int, queue_count: int = 2, padding: int = 40) -> NewMessage:
-    """Message ``number`` of a history; its body says so, and its properties carry a key and a tag."""
+    """Returns message ``number`` of a history; its body contains the number, and its properties carry a key and a
+    tag.
+    """
     return NewMessage(
         topic="TopicA" if number % 5 else "TopicB",
         queue_id=number % queue_count,
@@ -52,7 +54,7 @@ def message(number: int, queue_count: int = 2, padding: int = 40) -> NewMessage:
 
 @dataclass
 class History:
-    """What a writer was told: which appends succeeded, where, and which of them are safe on the disk."""
+    """The results reported to a writer: which appends succeeded, where, and which of them are safe on the disk."""
 
     appended: list[tuple[int, Appended]] = field(default_factory=list)
     """Message numbers in log order."""
@@ -68,12 +70,12 @@ class History:
 
     @property
     def safe_count(self) -> int:
-        """All messages up to the last safe one are safe: the log is one file after the other."""
+        """Returns how many messages are safe: all up to the last safe one, since the log is written in order."""
         return max((i + 1 for i, (number, _) in enumerate(self.appended) if number in self.safe), default=0)
 
 
 class Writer:
-    """Drives one store with a clock of its own. No worker thread: every step happens when it is called."""
+    """Drives one store with its own clock. No worker thread: every step happens when it is called."""
 
     def __init__(self, fs: FaultyFileSystem, history: History | None = None, **changes: Any) -> None:
         self.fs = fs
@@ -83,7 +85,7 @@ class Writer:
         self.report = self.store.open()
 
     def append(self, numbers: Iterable[int], **shape: int) -> None:
-        """Append one by one; a refusal is noted."""
+        """Appends messages one by one and records refusals."""
         for number in numbers:
             self.clock.advance(1)
             self.history.under_way = [number]
@@ -117,7 +119,7 @@ class Writer:
         self.store.when_flushed(done.log_offset + done.size, flushed)
 
     def sync_log(self) -> None:
-        """What a synchronous send waits for: the log alone goes to the disk."""
+        """Syncs the log alone to the disk, which is what a synchronous send waits for."""
         self.clock.advance(self.store.config.flush_interval_ms + 1)
         self.store.tick()
 
@@ -126,7 +128,7 @@ class Writer:
 
 
 def read_queue(store: MessageStore, topic: str, queue_id: int) -> list[Record]:
-    """Every readable message of a queue, in order; checks that offsets are dense and slices are whole."""
+    """Returns every readable message of a queue, in order; checks that offsets are dense and slices are whole."""
     records: list[Record] = []
     offset = store.min_offset(topic, queue_id)
     end = store.max_offset(topic, queue_id)
@@ -151,7 +153,7 @@ def number_of(record: Record) -> int:
 
 
 def survivors(store: MessageStore) -> list[int]:
-    """Message numbers in log order, after checking that every queue reads whole and agrees with the log."""
+    """Returns message numbers in log order, after checking that every queue reads whole and agrees with the log."""
     by_log_offset: dict[int, int] = {}
     for topic in store.topics():
         for queue_id in store.queues(topic):
@@ -165,7 +167,9 @@ def survivors(store: MessageStore) -> list[int]:
 
 
 def check_survivors(store: MessageStore, history: History) -> int:
-    """A prefix of what was appended is there, no shorter than what is safe, and nothing else; returns its length."""
+    """Checks that exactly a prefix of the appended messages is there, no shorter than the safe part; returns its
+    length.
+    """
     found = survivors(store)
     appended = [number for number, _ in history.appended] + history.under_way
     assert found == appended[: len(found)], "not a prefix of what was appended"
@@ -184,7 +188,7 @@ def check_survivors(store: MessageStore, history: History) -> int:
 
 
 def check_disk(fs: FaultyFileSystem, history: History, *, go_on: bool = True, **changes: Any) -> int:
-    """Open what a crash left, check it, and (``go_on``) append, close and open once more."""
+    """Opens the store left by a crash, checks it, and (``go_on``) appends, closes and opens it once more."""
     writer = Writer(fs, **changes)
     count = check_survivors(writer.store, history)
     if go_on:

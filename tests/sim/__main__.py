@@ -1,4 +1,4 @@
-"""Run seeds of the simulation, or replay one.
+"""Runs seeds of the simulation, or replays one.
 
 PYTHONHASHSEED=0 python -m tests.sim --seed 17 --verbose
 PYTHONHASHSEED=0 python -m tests.sim --seed 17 --html seed-17.html
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--stop", action="store_true", help="end at the first violation")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets of text must have one order, or the same seed is another history.
+        # Sets of text must have a fixed order, or the same seed gives another history.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
     logging.basicConfig(level=logging.WARNING if arguments.verbose else logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Machines that run our name servers and brokers, on the simulated network, disks and clocks."""
+"""Simulated machines that run our name servers and brokers, on the simulated network, disks and clocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SUPERVISOR_S = 5.0
 
 
 class SimSyncWorker(SyncWorker):
-    """Syncs of the log without a thread: each takes the time a disk would."""
+    """Syncs the log without a thread; each sync takes as long as on a disk."""
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ class SimSyncWorker(SyncWorker):
 
     def _turn(self) -> None:
         self._planned = False
-        if self._wanted or self._jobs:  # else ``drain`` has done it
+        if self._wanted or self._jobs:  # otherwise ``drain`` has already done it
             self._guarded_step()
         if self._wanted or self._jobs:
             self._plan()
@@ -78,7 +78,7 @@ class SimSyncWorker(SyncWorker):
 
 
 class Machine:
-    """A host with a disk and a clock; its process can be started again and again."""
+    """A host with a disk and a clock; its process can be restarted any number of times."""
 
     def __init__(self, world: World, name: str, host: str) -> None:
         self.world = world
@@ -99,7 +99,7 @@ class Machine:
         return self.process is not None and self.process.alive
 
     def start(self) -> None:
-        """Start the program; it runs until it is killed or stops."""
+        """Starts the program; it runs until it is killed or stops."""
         assert self.program is not None
         self.incarnation += 1
         self.world.network.host_is_back(self.host)
@@ -112,7 +112,7 @@ class Machine:
             await self.program(self)
         except Exception as error:  # noqa: BLE001 - a server that cannot start is a finding
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                # A broker does not start on a full disk, and is started again as systemd does it.
+                # A broker does not start on a full disk, and is restarted as by systemd.
                 process = self.process
                 self.world.loop.call_later(SUPERVISOR_S, lambda: self._start_again(process))
                 return
@@ -127,13 +127,14 @@ class Machine:
             self.start()
 
     def kill(self) -> None:
-        """kill -9: what was written is in the files."""
+        """Simulates kill -9: all written data is in the files."""
         self._end(silent=False)
         self.fs = self.fs.kill()
 
     def power_cut(self, share: float | None = None) -> None:
-        """What was not synced is lost, page by page; of some pages the first sectors are on the disk. ``share`` of
-        the unsynced pages survives, by chance if it is not given."""
+        """Drops unsynced data page by page; of some pages only the first sectors are on the disk. ``share`` of the
+        unsynced pages survives; by default it is random.
+        """
         chance = self.world.loop.chance
         share = chance.choice([0.0, 0.5, 0.9]) if share is None else share
 
@@ -172,7 +173,7 @@ class World:
 
     @contextmanager
     def patched(self) -> Iterator[None]:
-        """The few places that would touch the real machine."""
+        """Patches the few places that would touch the real machine."""
         with ExitStack() as stack:
             for place in (
                 "orbitmq.transport.ports.bind_port",
@@ -235,7 +236,7 @@ def broker_program(**settings: str | int | bool) -> Callable[[Machine], Any]:
 
 
 async def create_topic(address: str, topic: str, queue_count: int) -> None:
-    """As ``updateTopic`` of mqadmin."""
+    """Works like mqadmin's ``updateTopic``."""
     client = RpcClient()
     try:
         header = UpdateAndCreateTopicRequest(

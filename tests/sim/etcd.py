@@ -1,4 +1,4 @@
-"""etcd as failover uses it: one linearizable store with leases, behind the simulated network."""
+"""Simulates etcd as failover uses it: one linearizable store with leases, behind the simulated network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOST = "10.0.0.9"
 
 
 class SimEtcd:
-    """The store. Time of leases is that of the simulation."""
+    """The store. Leases expire in simulated time."""
 
     def __init__(self, loop: SimLoop, network: Any) -> None:
         self.loop = loop
@@ -70,14 +70,14 @@ class SimEtcd:
 
 
 class SimEtcdClient:
-    """What the coordinator calls."""
+    """The client interface used by the coordinator."""
 
     def __init__(self, store: SimEtcd, timeout_s: float) -> None:
         self._store = store
         self._timeout_s = timeout_s
 
     async def _ask(self, work: Any) -> Any:
-        """A call may fail before or after it had its effect."""
+        """Sends a call, which may fail before or after it took effect."""
         network, loop = self._store.network, self._store.loop
         process = PROCESS.get()
         assert process is not None

@@ -1,4 +1,4 @@
-"""What clients did and saw, and what must be true of it."""
+"""Records what clients did and saw, and checks it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EARLY_MS = 5
 
 @dataclass
 class Sent:
-    """A message somebody tried to send."""
+    """A message that a client tried to send."""
 
     topic: str
     key: str
@@ -29,7 +29,7 @@ class Sent:
 
 @dataclass
 class History:
-    """Of one run. ``violations`` are found while it runs, and by ``check`` at its end."""
+    """The record of one run. ``violations`` are found while it runs, and by ``check`` at its end."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     handled: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -58,7 +58,7 @@ class History:
         self.acks.append(now)
 
     def got(self, identity: str, now: float, place: tuple[str, int, int], *, orderly: bool = False) -> None:
-        """A handler finished a message."""
+        """Records that a handler finished a message."""
         self.read_at[place].add(identity)
         sent = self.sent.get(identity)
         if sent is None:
@@ -86,16 +86,18 @@ class History:
         done.add(sent.number)
 
     def is_phantom(self, sent: Sent) -> bool:
-        """Whether a group passed over a message because it had read another one in its place, which is gone."""
+        """Returns whether a group skipped a message because it had read another one in its place, which no longer
+        exists.
+        """
         if sent.place is not None and (sent.topic, *sent.place[1:]) in self.skipped:
             return True
         if not self.phantoms_allowed or sent.place is None or sent.delay_s:
-            return False  # the place of a delayed message is one of the queue it waits in
+            return False  # the position of a delayed message is one in the queue it waits in
         identity = f"{sent.key}:{sent.number}"
         return bool(self.read_at.get((sent.topic, *sent.place[1:]), set()) - {identity})
 
     def check(self) -> None:
-        """At the end, when everybody had time to finish."""
+        """Checks the history at the end, when every client had time to finish."""
         for identity, sent in self.sent.items():
             if sent.acked and sent.outcome != "rollback" and identity not in self.handled:
                 if self.is_phantom(sent):
@@ -116,7 +118,7 @@ class History:
 
     @property
     def longest_outage_s(self) -> float:
-        """Longest time between two acknowledgements."""
+        """Returns the longest time between two acknowledgements."""
         return max(
             (later - earlier for earlier, later in zip(self.acks, self.acks[1:], strict=False)), default=0.0
         )

@@ -1,8 +1,9 @@
-"""An event loop on virtual time, with processes in it that can be killed and paused.
+"""An event loop on virtual time, whose processes can be killed and paused.
 
-Nothing waits: when no callback is ready the time jumps to the next one that is due. Everything that runs belongs to
-the process whose context it was planned in (``PROCESS``), so a kill drops what is planned, and a pause keeps it for
-later, at any point between two callbacks. No thread runs: work for one is done inline, after the time a disk takes.
+The loop never waits: when no callback is ready, the time jumps to the next one that is due. Every callback belongs to
+the process in whose context it was scheduled (``PROCESS``), so a kill drops scheduled callbacks and a pause keeps
+them for later, at any point between two callbacks. There are no threads: their work is done inline, after the time a
+disk takes.
 
 One seed always produces the same history, provided hashes of text are fixed (PYTHONHASHSEED=0).
 """
@@ -22,7 +23,7 @@ PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proces
 
 
 class Deadlock(Exception):
-    """Nothing will ever happen again, and the simulation waits for something."""
+    """The simulation is waiting, but no further event will ever happen."""
 
 
 class Process:
@@ -41,11 +42,11 @@ class Process:
         self.on_death: list[Callable[[], None]] = []
 
     def start(self, work: Any, name: str) -> asyncio.Task[Any]:
-        """Run a coroutine as part of this process."""
+        """Runs a coroutine as part of this process."""
         return self.context.run(lambda: self.loop.create_task(work, name=f"{self.name}.{name}"))
 
     def kill(self) -> None:
-        """It runs no more; who cares is told."""
+        """Ends the process and notifies its watchers."""
         self.alive = False
         self.held.clear()
         for callback in self.on_death:
@@ -55,14 +56,14 @@ class Process:
         self.paused = True
 
     def resume(self) -> None:
-        """Go on with what became due meanwhile, in order."""
+        """Runs the callbacks that became due meanwhile, in order."""
         self.paused = False
         held, self.held = self.held, []
         self.loop.run_soon(held)
 
 
 class _VirtualSelector(selectors.BaseSelector):
-    """Holds the loop's pipe to itself, and is never asked."""
+    """Holds the loop's pipe to itself, and is never queried."""
 
     def __init__(self) -> None:
         self._keys: dict[int, selectors.SelectorKey] = {}
@@ -84,7 +85,7 @@ class _VirtualSelector(selectors.BaseSelector):
 
 
 class _Planned(asyncio.TimerHandle):
-    """A callback, run unless its process is dead or stands still by then."""
+    """A callback that runs unless its process is dead or paused by then."""
 
     __slots__ = ("process",)
 
@@ -121,7 +122,7 @@ class _Planned(asyncio.TimerHandle):
 
 
 class SimLoop(asyncio.SelectorEventLoop):
-    """The loop of everybody in the simulation."""
+    """The event loop shared by all simulated processes."""
 
     def __init__(self, seed: int) -> None:
         self.now = 1000.0
@@ -162,14 +163,14 @@ class SimLoop(asyncio.SelectorEventLoop):
         return handle
 
     def run_soon(self, planned: list[_Planned]) -> None:
-        """Of a process that goes on."""
+        """Schedules the callbacks of a resumed process."""
         self._ready.extend(planned)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers stay until they are due."""
+        """Does nothing: cancelled timers stay until they are due."""
 
     def _run_once(self) -> None:
-        """What asyncio does, without a selector and with cheaper comparisons."""
+        """Does the same as asyncio's, without a selector and with cheaper comparisons."""
         ready, timers = self._ready, self._timers
         if not ready:
             while timers and timers[0][2]._cancelled:
@@ -204,7 +205,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         return done
 
     def disk_delay(self, longest_s: float) -> float:
-        """How long the disk of the current process takes."""
+        """Returns how long the disk of the current process takes."""
         process = PROCESS.get() if self.slow_disks else None
         if process is not None:
             longest_s = self.slow_disks.get(process.host, longest_s)

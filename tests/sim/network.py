@@ -1,4 +1,4 @@
-"""A network in memory: ordered streams with delay, any chunking, cuts, resets and hosts that vanish."""
+"""An in-memory network: ordered streams with delay, arbitrary chunking, cuts, resets and hosts that vanish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONNECT_GIVES_UP_S = 60.0
 
 
 class SimSocket:
-    """What ``bind_port`` gives: an address that is taken."""
+    """The result of ``bind_port``: a reserved address."""
 
     def __init__(self, network: Network, host: str, port: int) -> None:
         self._network = network
@@ -27,7 +27,7 @@ class SimSocket:
 
 
 class SimServer:
-    """Stands for ``asyncio.Server``."""
+    """Replaces ``asyncio.Server``."""
 
     def __init__(self, network: Network, bound: SimSocket) -> None:
         self._network = network
@@ -41,7 +41,7 @@ class SimServer:
 
 
 class SimTransport(asyncio.Transport):
-    """One end of a connection. What it writes arrives at the other end later, in order."""
+    """One end of a connection. Its writes arrive at the other end later, in order."""
 
     def __init__(self, network: Network, process: Process, peer_address: tuple[str, int]) -> None:
         super().__init__({"peername": peer_address, "sockname": (process.host, 0)})
@@ -85,12 +85,12 @@ class SimTransport(asyncio.Transport):
         other = self.other
         assert other is not None
         loop = self.network.loop
-        # Never the same time twice: timers that are due together run in any order.
+        # Never the same time twice: timers that are due at the same time run in arbitrary order.
         self._arrives_at = max(self._arrives_at + 1e-6, loop.now + self.network.delay())
         loop.call_at(self._arrives_at, other.arrived, kind, data, context=other.process.context)
 
     def send_again(self) -> None:
-        """The network healed."""
+        """Resends after the network has healed."""
         waiting, self._waiting = self._waiting, deque()
         for kind, data in waiting:
             self._put(kind, data)
@@ -169,7 +169,7 @@ class SimTransport(asyncio.Transport):
         self.protocol.connection_lost(None)
 
     def die(self) -> None:
-        """The process of this end is gone; the system says so to the other end, if its machine still runs."""
+        """Ends this end's process; the operating system notifies the other end, if its machine still runs."""
         self.lost = True
         self._closing = True
         self.network.forget(self)
@@ -255,28 +255,28 @@ class Network:
         return host in self._silent
 
     def cut(self, one: str, other: str) -> None:
-        """No packet passes between two hosts."""
+        """Drops all packets between two hosts."""
         self._cuts |= {(one, other), (other, one)}
 
     def cut_one_way(self, sender: str, receiver: str) -> None:
-        """Packets of one host do not reach the other; those in the opposite direction do."""
+        """Drops the packets of one host to the other; those in the opposite direction arrive."""
         self._cuts.add((sender, receiver))
 
     def heal(self) -> None:
-        """Everything passes again, and what was written meanwhile is sent."""
+        """Removes all cuts and sends the data written meanwhile."""
         self._cuts.clear()
         for transport in list(self._transports):
             if transport.process.alive:
                 transport.send_again()
 
     def reset_some(self, share: float) -> None:
-        """Connections break."""
+        """Resets some connections."""
         for transport in list(self._transports):
             if not transport.lost and self.loop.chance.random() < share and transport.protocol is not None:
                 transport.process.context.copy().run(transport.abort)
 
     def process_died(self, process: Process, *, silent: bool) -> None:
-        """Its connections end: at once, or, when the machine lost its power, without a word."""
+        """Ends its connections: immediately or, if the machine lost power, silently."""
         if silent:
             self._silent.add(process.host)
         for address in [key for key, (owner, _) in self._listening.items() if owner is process]:
@@ -286,7 +286,7 @@ class Network:
                 transport.die()
 
     def host_is_back(self, host: str) -> None:
-        """The machine runs again, and answers packets of connections it does not know with a reset."""
+        """The machine runs again, and answers packets of unknown connections with a reset."""
         self._silent.discard(host)
         for transport in list(self._transports):
             other = transport.other

@@ -1,4 +1,4 @@
-"""Defects to be planted: a checker that does not find them is none."""
+"""Defects planted on purpose: a checker that does not find them is useless."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _lost_unlock(stack: ExitStack) -> None:
 
 
 def _offset_ahead(stack: ExitStack) -> None:
-    """A consumer commits what it has pulled, not what it has handled."""
+    """A consumer commits pulled messages, not handled ones."""
     remove = ProcessQueue.remove
 
     def ahead(self: ProcessQueue, messages: Any) -> int:
@@ -53,13 +53,13 @@ def _offset_ahead(stack: ExitStack) -> None:
 
 
 def _double_master(stack: ExitStack) -> None:
-    """A master whose lease has ended goes on."""
+    """A master whose lease has expired remains master."""
     stack.enter_context(mock.patch.object(Failover, "holds", lambda self: self.acting))
     stack.enter_context(mock.patch.object(Failover, "_watch_lease", return_value=None))
 
 
 def _report_before_flush(stack: ExitStack) -> None:
-    """A member of a group under SYNC_FLUSH reports what it has written, and leaves the flush to its own interval."""
+    """A member of a group under SYNC_FLUSH reports written bytes, and leaves the flush to its own interval."""
 
     def written(self: MasterLink) -> None:
         if self._store.max_log_offset > self._reported and not self._tables_due:
@@ -69,12 +69,12 @@ def _report_before_flush(stack: ExitStack) -> None:
 
 
 def _no_doubt(stack: ExitStack) -> None:
-    """A member that lost its power under ASYNC_FLUSH is elected as if it had everything."""
+    """A member that lost power under ASYNC_FLUSH is elected as if its log were complete."""
     stack.enter_context(mock.patch.object(Failover, "_doubt", return_value=""))
 
 
 def _early_delivery(stack: ExitStack) -> None:
-    """Delayed messages come half a second before their time."""
+    """Delayed messages are delivered half a second early."""
     stack.enter_context(mock.patch.object(ClockSteps, "shift_ms", return_value=-500))
 
 
@@ -84,7 +84,7 @@ def _ack_without_the_set(stack: ExitStack) -> None:
 
 
 class Plant(NamedTuple):
-    """A defect, and where a search for it begins."""
+    """A defect, and where to start searching for it."""
 
     put: Callable[[ExitStack], None]
     seeds: range = range(200)
@@ -115,7 +115,7 @@ PLANTS: Final[dict[str, Plant]] = {
 
 @contextmanager
 def planted(name: str | None) -> Iterator[None]:
-    """With that defect, if any."""
+    """Enables that defect, if any."""
     with ExitStack() as stack:
         if name is not None:
             PLANTS[name].put(stack)

@@ -1,5 +1,6 @@
-"""Faults of single parts that keep running: one-way partitions, a slow or unavailable etcd, slow and replaced disks,
-lost files."""
+"""Faults of single components that keep running: one-way partitions, a slow or unavailable etcd, slow and replaced
+disks, lost files.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +36,9 @@ DERIVED: Final = ("consumequeue/", "index/", "checkpoint")
 
 
 def skew_clocks(sim: Simulation) -> None:
-    """Give each member of a failover group a clock of its own. Delayed messages are due by the clock of whichever
-    member is master."""
+    """Gives each member of a failover group its own clock. Delayed messages are due by the clock of whichever member
+    is master.
+    """
     shifts = []
     for machine in sim.brokers:
         machine.clock.shift_ms = sim.chance.randint(-SKEW_MS, SKEW_MS)
@@ -67,7 +69,7 @@ def slow_etcd(sim: Simulation) -> None:
 
 
 def lose_etcd(sim: Simulation) -> None:
-    """Its majority is gone; leases end meanwhile."""
+    """Takes etcd's majority down; leases expire meanwhile."""
     if not sim.failover:
         return
     etcd = sim.world.etcd
@@ -92,7 +94,7 @@ def slow_disk(sim: Simulation) -> None:
 
 
 def old_disk(sim: Simulation) -> None:
-    """A slave comes back with a copy of its disk that lacks acknowledged messages, as from a snapshot."""
+    """Restarts a slave with an old copy of its disk that lacks acknowledged messages, like a snapshot."""
     slaves = (
         [
             machine
@@ -119,7 +121,7 @@ def old_disk(sim: Simulation) -> None:
             return
         noted = _noted(sim)
         if noted <= end:
-            return  # what was acknowledged since the last note is not promised
+            return  # messages acknowledged since the last note are not guaranteed
         sim.kill(machine)
         copy.boot = machine.fs.boot
         machine.fs = copy
@@ -136,7 +138,7 @@ def _noted(sim: Simulation) -> int:
 
 
 def lose_file(sim: Simulation) -> None:
-    """A killed broker comes back without some of the files that its log can replace."""
+    """Restarts a killed broker without some of the files that can be rebuilt from its log."""
     machine = sim.healthy_broker()
     if machine is None:
         return
@@ -153,8 +155,7 @@ def _chosen_files(sim: Simulation, machine: Machine) -> list[str]:
 
 
 def cut_power_of_slow_disks(sim: Simulation) -> None:
-    """The slaves' disks are slow, all machines lose what is not on the disk, and the master is the last to come
-    back."""
+    """Slows the slaves' disks, cuts the power of all machines, and brings the master back last."""
     master = sim.master() if sim.failover and sim.flushes else None
     if master is None:
         return
@@ -174,8 +175,9 @@ def cut_power_of_slow_disks(sim: Simulation) -> None:
 
 
 def flip_bit(sim: Simulation) -> None:
-    """A bit of a record changes on the disk of one broker while it is down. If its start refuses the log, an operator
-    repairs the store from another broker."""
+    """Flips a bit of a record on the disk of one broker while it is down. If its start refuses the log, an operator
+    repairs the store from another broker.
+    """
     machine = sim.healthy_broker()
     if machine is None or sim.has_flipped_bit:
         return
@@ -191,8 +193,9 @@ def flip_bit(sim: Simulation) -> None:
 
 
 def _record_byte(sim: Simulation, machine: Machine) -> tuple[str, int] | None:
-    """A byte of a body or of what precedes it, in the log of a broker that runs. A changed byte of the properties is
-    covered by nothing."""
+    """Picks a byte of a body or of the fields before it, in the log of a running broker. Changed bytes of the
+    properties are not covered by any checksum.
+    """
     store = machine.server.store if machine.server is not None else None
     topics = [topic for topic in ("plain", "ordered") if store is not None and store.queues(topic)]
     if store is None or not topics:
@@ -214,7 +217,7 @@ def _record_byte(sim: Simulation, machine: Machine) -> tuple[str, int] | None:
 
 
 def _repair(sim: Simulation, machine: Machine) -> None:
-    """As ``orbitmq store repair`` does, then start again; later if no other broker has the bytes."""
+    """Repairs like ``orbitmq store repair`` and restarts, or retries later if no other broker has the bytes."""
     machine.kill()
     config = StoreConfig(root="/data/store", segment_bytes=SEGMENT_BYTES)
     for other in sim.brokers:

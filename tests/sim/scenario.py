@@ -1,4 +1,4 @@
-"""One seed, one history: a cluster, its clients, faults for a while, then peace, then the checks."""
+"""One seed, one history: a cluster and its clients, a period of faults, then a quiet period, then the checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DELAYS = {1: 1.0, 2: 5.0, 3: 10.0}
 
 
 class Simulation:
-    """Everything of one seed."""
+    """The complete simulation of one seed."""
 
     def __init__(self, seed: int, often: Collection[str] = ()) -> None:
         """``often``: names of faults to draw ten times as often as usual."""
@@ -69,7 +69,7 @@ class Simulation:
         self.log.append(f"{self.loop.now - 1000:8.3f} {text}")
 
     def run(self) -> None:
-        """Raises ``AssertionError`` with what was violated."""
+        """Raises ``AssertionError`` with the violations."""
         integrity = logging.getLogger("orbitmq.store.read.integrity")
         integrity.addFilter(self._watch_skips)
         with self.world.patched():
@@ -142,7 +142,7 @@ class Simulation:
         return [machine for name, machine in self.world.machines.items() if not name.startswith("ns")]
 
     def master(self) -> Machine | None:
-        """The broker that takes sends now."""
+        """Returns the broker that currently accepts sends."""
         if not self.failover:
             machine = self.world.machines["a"]
             return machine if machine.running and machine.server is not None else None
@@ -169,7 +169,7 @@ class Simulation:
         return f"{key}:{number}", number
 
     def _client_clock(self, name: str) -> SimClock:
-        """Of a client's machine; it is set now and then, too."""
+        """Returns the clock of a client's machine; it is also set from time to time."""
         return self._client_clocks.setdefault(name, SimClock(self.loop))
 
     async def _produce(self) -> None:
@@ -285,7 +285,7 @@ class Simulation:
         plain = PushConsumer("readers", NAME_SERVER, instance_name=f"r{self._lives}", **common)
         for topic in ("plain", "delayed", "transacted"):
             plain.subscribe(topic, handler=self._handle)
-        # Another id than before its crash: the locks of the dead one are in its way.
+        # A different id from before its crash: the locks of the dead client would block it.
         ordered = PushConsumer(
             "ordered-readers",
             NAME_SERVER,
@@ -299,7 +299,7 @@ class Simulation:
         await ordered.start()
 
     async def _handle(self, message: ReceivedMessage) -> None:
-        # Some are slow, so that a crash meets messages whose followers are handled.
+        # Some are slow, so that a crash hits messages whose successors are already handled.
         await asyncio.sleep(self.chance.uniform(0.0, 0.05 if self.chance.random() < 0.9 else 3.0))
         if self.chance.random() < 0.02:
             raise RetryLater(delay_level=1)
@@ -333,7 +333,7 @@ class Simulation:
         self.chance.choices([fault for _, fault in faults], weights)[0]()
 
     def _watch_skips(self, record: logging.LogRecord) -> bool:
-        """A reader skipped a damaged message: allowed only while no other broker can replace it."""
+        """Checks that a reader skips a damaged message only while no other broker can replace it."""
         if record.msg.startswith("damaged message skipped topic") and isinstance(record.args, tuple):
             topic, queue_id, queue_offset = record.args[:3]
             self.note(record.getMessage())
@@ -344,7 +344,7 @@ class Simulation:
         return True
 
     def is_faulty(self, machine: Machine) -> bool:
-        """Whether the machine is at fault already, or not running."""
+        """Returns whether the machine already has a fault or is not running."""
         return machine.name in self._faulty or not machine.running
 
     def healthy_broker(self) -> Machine | None:
@@ -379,8 +379,9 @@ class Simulation:
             self.lose_power(machine)
 
     def _cut_power_of_several(self) -> None:
-        """Any of them at the same moment, all included. A group that does not flush keeps the memory of the others:
-        they are killed."""
+        """Cuts the power of several machines at the same moment, possibly of all. A group that does not flush keeps
+        the memory of the others: they are killed.
+        """
         machines = [machine for machine in self.brokers if machine.running]
         if not self.failover or not machines:
             return
@@ -397,7 +398,7 @@ class Simulation:
 
     def lose_power(self, machine: Machine, back_s: float = 0.0) -> None:
         self.note(f"power cut {machine.name}")
-        # A slave shows what its master has not flushed yet, as Apache's does; with failover none does.
+        # A slave shows messages that its master has not flushed yet, like Apache's; with failover none does.
         self.history.phantoms_allowed = not self.failover
         self._faulty.add(machine.name)
         self._lost_power.add(machine.name)
@@ -405,8 +406,10 @@ class Simulation:
         self.later(back_s or self.chance.uniform(1.0, 12.0), lambda: self._again(machine))
 
     def _maylose_power(self, machine: Machine) -> bool:
-        """Under ASYNC_FLUSH a group keeps what it acknowledged while one member of the in-sync set keeps its power:
-        one that lost it counts again when it is back in the set and its log is whole."""
+        """Returns whether the machine may lose power. Under ASYNC_FLUSH a group keeps acknowledged messages as long
+        as one member of the in-sync set keeps its power. A member that lost power counts again when it is back in the
+        set and its log is whole.
+        """
         if not self.failover or self.flushes:
             return True
         master = self.master()
@@ -470,7 +473,7 @@ class Simulation:
             if process.alive:
                 self.note(f"resume {machine.name}")
                 process.resume()
-                # Before an answer of etcd can tell it that time has passed.
+                # Before a response of etcd can show it that time has passed.
                 self.later(0.0001, self._look_for_masters)
 
         self.later(self.chance.uniform(0.5, 12.0), resume)
@@ -500,9 +503,9 @@ class Simulation:
 
     def _step_clock(self) -> None:
         machine = self.healthy_broker()
-        # While it starts it has not looked at its clock yet: that is a clock set while it was stopped.
+        # During its start it has not read its clock yet: this is a clock set while it was stopped.
         if machine is not None and machine.server is not None and not self.failover:
-            # What was stored before a step is known to be so only until the broker ends: it runs on for a while.
+            # The state before a step is known only while the broker runs, so it keeps running for some time.
             self._faulty.add(machine.name)
             self.later(15.0, lambda: self._faulty.discard(machine.name))
             step_ms = self.chance.choice([-3_600_000, -5_000, 5_000, 3_600_000])
@@ -516,7 +519,7 @@ class Simulation:
         self._client_clocks[name].shift_ms += step_ms
 
     def _make_peace(self) -> None:
-        """Everything works again."""
+        """Ends all faults."""
         self.note("peace")
         self.world.network.heal()
         self.world.network.slow = 0.0
@@ -534,7 +537,7 @@ class Simulation:
 
     # -- the end
     async def _converge(self) -> None:
-        """Until everything acknowledged was handled; ``check`` says what was not."""
+        """Waits until every acknowledged message was handled; ``check`` reports the ones that were not."""
         until = self.loop.now + PEACE_S
         while self.loop.now < until:
             await asyncio.sleep(1.0)
@@ -548,7 +551,7 @@ class Simulation:
         self.note(f"converged or timed out after {self.loop.now - until + PEACE_S:.0f} s")
 
     async def _watch_masters(self) -> None:
-        """At no time may two brokers be sure to be the master."""
+        """Checks that two brokers are never certain to be master at the same time."""
         while self.failover:
             if self._look_for_masters():
                 return
@@ -570,7 +573,9 @@ class Simulation:
         return len(sure) > 1
 
     def _check_store(self) -> None:
-        """Everything acknowledged lies where its sender was told, in the log of the master and of who follows it."""
+        """Checks that every acknowledged message is at the position reported to its sender, in the logs of the master
+        and its followers.
+        """
         master = self.master()
         if master is None:
             self.history.violations.append("convergence: there is no master at the end")
@@ -591,7 +596,7 @@ class Simulation:
                     )
 
     def _stored(self, machine: Machine) -> dict[tuple[str, int, int], str | None]:
-        """What a reader gets at each place, as the process of the broker; None where it has to wait."""
+        """Returns what a reader gets at each position, in the broker's process; None where it has to wait."""
         assert machine.process is not None
         store, found = machine.server.store, dict[tuple[str, int, int], str | None]()
         for topic in ("plain", "ordered"):
@@ -607,7 +612,7 @@ class Simulation:
         return found
 
     async def _repair_unread(self) -> None:
-        """What nobody has read since a bit flipped is repaired when it is read."""
+        """Reads everything, because a damaged record that was not read yet is repaired only when it is read."""
         master = self.master()
         for _ in range(6):
             if master is None or None not in self._stored(master).values():

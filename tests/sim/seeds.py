@@ -1,4 +1,4 @@
-"""Seeds one after the other, in one process or several."""
+"""Runs a range of seeds, in one process or several."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.sim.scenario import Simulation
 
 @dataclass
 class Outcome:
-    """Of one seed."""
+    """The outcome of one seed."""
 
     seed: int
     violation: str
@@ -46,7 +46,9 @@ def run_seed(seed: int, plant: str | None) -> Outcome:
 
 
 def freed(loop: weakref.ref[SimLoop]) -> bool:
-    """What coroutines do when they are closed may keep things until the next collection."""
+    """Returns whether garbage collection freed the loop. Closed coroutines may keep objects alive until the next
+    collection.
+    """
     for _ in range(3):
         gc.collect()
         if loop() is None:
@@ -55,16 +57,16 @@ def freed(loop: weakref.ref[SimLoop]) -> bool:
 
 
 def prepare(level: int) -> None:
-    """Of every process that runs seeds."""
-    # Coroutines of killed processes are closed with the loop already gone.
+    """Prepares every process that runs seeds."""
+    # Coroutines of killed processes are closed after their loop.
     sys.unraisablehook = lambda _: None
     logging.basicConfig(level=level)
-    # Nothing of a seed is freed before its end.
+    # No object of a seed is freed before its end.
     gc.disable()
 
 
 def outcomes(seeds: list[int], plant: str | None, jobs: int) -> Iterator[Outcome]:
-    """In order."""
+    """Yields the outcomes in order."""
     level = logging.getLogger().getEffectiveLevel()
     if jobs == 1:
         prepare(level)

@@ -1,4 +1,4 @@
-"""What a failover group does when the disk of one member does not keep what it reported as flushed."""
+"""Tests a failover group when the disk of one member loses data that it reported as flushed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG = "/data/store/config/"
 
 
 async def sent_to(world: World, setup: Setup) -> Group:
-    """A whole group that has acknowledged ``COUNT`` messages, and some seconds have passed."""
+    """Returns a complete group that acknowledged ``COUNT`` messages some seconds ago."""
     group = Group(world, setup)
     await group.until(group.whole, "whole group")
     await group.send()
@@ -70,7 +70,8 @@ def test_a_member_with_an_old_copy_of_its_disk_is_not_elected_first(
 
 
 def test_a_member_keeps_what_it_knows_to_be_acknowledged_from_a_master_without_it() -> None:
-    """Etcd has lost the note, so the old copy is elected; the other member stops with an error and cuts nothing."""
+    """Etcd has lost the note, so the old copy is elected; the other member stops with an error and truncates nothing.
+    """
 
     async def scenario(world: World) -> None:
         group = await sent_to(world, Setup())
@@ -95,7 +96,7 @@ def test_a_member_keeps_what_it_knows_to_be_acknowledged_from_a_master_without_i
 
 @pytest.mark.parametrize("file", ["failover.json", "failover.json.safe"])
 def test_a_damaged_file_of_a_member_does_not_cut_its_log(file: str) -> None:
-    """Its backup says the same: with an older epoch the member would cut off what was acknowledged since."""
+    """Its backup has the same content: with an older epoch the member would truncate messages acknowledged since."""
 
     async def scenario(world: World) -> None:
         group = await sent_to(world, Setup())

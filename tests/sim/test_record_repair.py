@@ -1,4 +1,4 @@
-"""Damaged records of one broker of a group are replaced by those of another one while it runs."""
+"""Tests that a running broker replaces its damaged records with those of another broker of its group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACES = {"body": 92, "checksum": 9, "size": 1, "magic": 6, "queue offset": 26, 
 
 
 async def filled(world: World, setup: Setup) -> Group:
-    """A whole group with several log segments."""
+    """Returns a complete group with several log segments."""
     group = Group(world, setup)
     await group.until(group.whole, "whole group")
     for _ in range(ROUNDS):
@@ -37,7 +37,7 @@ async def filled(world: World, setup: Setup) -> Group:
 
 
 async def rot(machine: Machine, position: int) -> None:
-    """Stop a broker, flip a bit of message ``BAD`` in an old segment, and start it again."""
+    """Stops a broker, flips a bit of message ``BAD`` in an old segment, and restarts it."""
     log_offset = machine.server.store.log_offset_at("T", 0, BAD)
     assert log_offset < machine.server.store.max_log_offset - 2 * SEGMENT_BYTES
     assert machine.process is not None
@@ -51,7 +51,7 @@ async def rot(machine: Machine, position: int) -> None:
 
 
 def read(machine: Machine) -> ReadResult:
-    """As a pull does, in the process of the broker."""
+    """Reads like a pull, in the broker's process."""
     assert machine.process is not None
     result: ReadResult = machine.process.context.run(machine.server.store.read, "T", 0, BAD, 1)
     return result
@@ -120,7 +120,7 @@ def test_a_single_broker_skips_a_damaged_record_immediately() -> None:
 
 
 def test_a_record_of_another_history_is_not_taken_for_the_damaged_one() -> None:
-    """The other broker has other bytes from the damaged record to its end."""
+    """The other broker has different bytes from the damaged record to its end."""
 
     async def scenario(world: World) -> None:
         group = await filled(world, GROUPS["master and slave"])

@@ -1,7 +1,7 @@
-"""Seeds of the simulated cluster, and defects it has to find.
+"""Runs seeds of the simulated cluster, and defects that it has to find.
 
-Each run is a process of its own with fixed hashes, so that a seed is one history: the line ``replay:`` in a failure
-is the command that shows it again.
+Each run is a separate process with fixed hashes, so that a seed always gives the same history. The line ``replay:``
+in a failure is the command that reproduces it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(*arguments: str, timeout_s: float = 1_800.0) -> subprocess.CompletedProc
 
 
 def run_seeds(first: int, count: int, timeout_s: float = 1_800.0) -> dict[str, float]:
-    """All of them, in as many processes as there are cores; the figures of all together."""
+    """Runs all of them, in as many processes as there are cores; returns the combined results."""
     share = count // PROCESSES
     with ThreadPoolExecutor(PROCESSES) as threads:
         runs = list(

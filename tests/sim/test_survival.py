@@ -1,4 +1,4 @@
-"""The survival table of docs/failover.md: what each configuration keeps of what it acknowledged, fault by fault.
+"""The survival table of docs/failover.md: which acknowledged messages each configuration keeps, fault by fault.
 
 Each cell is one run on virtual disks. Half of the messages are sent while all members are connected, the other half
 after the network between them was cut, since that is when a weak acknowledgement shows. The fault comes 50 ms after
@@ -55,7 +55,7 @@ class Setup:
 
 
 class Group:
-    """Its brokers, and what they acknowledged."""
+    """The brokers of a group, and the messages they acknowledged."""
 
     def __init__(self, world: World, setup: Setup) -> None:
         self.world = world
@@ -70,7 +70,7 @@ class Group:
     def _broker(self, number: int) -> Machine:
         settings: dict[str, str | int | bool] = {
             "flushDiskType": (number > 1 and self.setup.flush_of_others) or self.setup.flush,
-            # No flush by chance: under ASYNC_FLUSH nothing is on the disk when the power is cut.
+            # No accidental flush: under ASYNC_FLUSH nothing is on the disk when the power is cut.
             "flushCommitLogThoroughInterval": 600_000,
         }
         if self.setup.failover:
@@ -94,7 +94,7 @@ class Group:
         return found[0] if len(found) == 1 else None
 
     def whole(self) -> bool:
-        """One master, and all that run follow it and have everything."""
+        """Waits for one master with all running brokers following it and up to date."""
         master = self.master()
         if master is None or len(self.servers) != sum(machine.running for machine in self.brokers):
             return False
@@ -114,7 +114,7 @@ class Group:
             await asyncio.sleep(0.05)
 
     async def send(self, *, wait_s: float = 5.0) -> None:
-        """``COUNT`` messages to the master, each when the one before was acknowledged or timed out."""
+        """Sends ``COUNT`` messages to the master, each after the previous one was acknowledged or timed out."""
         machine = self.master()
         assert machine is not None
         assert machine.process is not None
@@ -137,7 +137,7 @@ class Group:
                 self.acknowledged.append(body)
 
     def cut_links(self) -> None:
-        """Between all brokers; where two copies are enough, those of the last one."""
+        """Cuts the links between all brokers; where two copies are enough, those of the last one."""
         cut = self.brokers[-1:] if self.setup.options == TWO_ACKS else self.brokers
         for one in cut:
             for other in self.brokers:
@@ -167,7 +167,7 @@ def simulated(work: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1)
 
 
 async def started(world: World, setup: Setup, *, cut: bool = True) -> tuple[Group, Machine]:
-    """A group that has acknowledged messages a moment ago, and its master."""
+    """Returns a group that has just acknowledged messages, and its master."""
     group = Group(world, setup)
     await group.until(group.whole, "whole group")
     await group.send()
@@ -181,7 +181,7 @@ async def started(world: World, setup: Setup, *, cut: bool = True) -> tuple[Grou
     return group, master
 
 
-# The faults. Each ends with the brokers that are to come back running.
+# The faults. Each ends with all returning brokers running.
 async def process_killed(group: Group, master: Machine) -> None:
     master.kill()
     group.world.network.heal()
@@ -190,7 +190,7 @@ async def process_killed(group: Group, master: Machine) -> None:
 
 
 async def machine_lost(group: Group, master: Machine) -> None:
-    """For good, with its disk."""
+    """Permanently, with its disk."""
     master.power_cut(0.0)
     group.world.network.heal()
     if not group.setup.failover:
@@ -200,7 +200,7 @@ async def machine_lost(group: Group, master: Machine) -> None:
 
 
 async def two_machines_lost(group: Group, master: Machine) -> None:
-    """Of three, for good; the last one stays."""
+    """Two of three, permanently; the last one remains."""
     last = group.brokers[-1]
     assert last is not master
     for machine in group.brokers[:-1]:
@@ -284,7 +284,7 @@ def test_a_cell_of_the_survival_table(setup: Setup, fault: str, expected: str) -
 
 
 def test_a_promoted_slave_outside_of_a_group_has_what_it_had_flushed() -> None:
-    """Like Apache's it reports what it has written, also under SYNC_FLUSH."""
+    """Like Apache's, it reports written bytes, also under SYNC_FLUSH."""
 
     async def scenario(world: World) -> None:
         group, master = await started(world, Setup(failover=False), cut=False)
@@ -301,7 +301,7 @@ def test_a_promoted_slave_outside_of_a_group_has_what_it_had_flushed() -> None:
 
 
 async def slave_lost_power_when_its_master_died(world: World, setup: Setup) -> tuple[Group, Machine, Machine]:
-    """The master has everything and is down; the slave is back, without what it had not flushed."""
+    """The master has everything and is down; the slave is back, without its unflushed bytes."""
     group, master = await started(world, setup, cut=False)
     slave = next(machine for machine in group.brokers if machine is not master)
     master.kill()
@@ -387,7 +387,7 @@ def test_an_operator_accepts_the_loss_and_the_other_member_keeps_what_it_has() -
         assert len(group.lost()) == COUNT
         await group.send()
         assert len(group.lost()) == COUNT
-        # Its log is all that is left of them.
+        # Its log is the only remaining copy.
         master.start()
         await asyncio.sleep(30.0)
         assert stored_bodies(master.server) == group.acknowledged[:COUNT]
@@ -400,7 +400,7 @@ def test_an_operator_accepts_the_loss_and_the_other_member_keeps_what_it_has() -
 
 
 def stored_bodies(broker: Broker) -> list[bytes]:
-    """Also what consumers are not shown yet."""
+    """Returns all stored bodies, including messages not yet visible to consumers."""
     store = broker.store
     shown = store.confirm_offset
     store.limit_reads(store.max_log_offset)
@@ -430,7 +430,7 @@ def test_a_topic_that_was_answered_is_known_to_the_next_master(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_topic_of_an_acknowledged_message_is_known_to_the_next_master(seed: int) -> None:
-    """Also one that was made by the send."""
+    """Also a topic created by the send."""
 
     async def scenario(world: World) -> None:
         group, master = await started(world, Setup(), cut=False)

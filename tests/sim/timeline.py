@@ -30,7 +30,7 @@ _NAME: Final = re.compile(r"\b(ns[12]|etcd|producer|consumer-[01]|[abc])(?=[ :.]
 
 
 def lanes_of(text: str) -> list[str]:
-    """The machines that a line is about; ``all`` for one that names none."""
+    """Returns the machines that a line is about, or ``all`` if it names none."""
     found = [name for host, name in MACHINES.items() if re.search(rf"\b{re.escape(host)}\b", text)]
     if not found and not text.startswith(("send of", "transaction")):
         found = list(dict.fromkeys(_NAME.findall(text)))[:2]
@@ -40,7 +40,7 @@ def lanes_of(text: str) -> list[str]:
 
 
 def timeline(outcome: Outcome) -> str:
-    """The page of one seed. Hold the pointer over a mark to read it; the list below has the same lines."""
+    """Returns the page of one seed. Hover over a mark to read it; the list below has the same lines."""
     lines = [found.groups() for line in outcome.log if (found := _LINE.match(line))]
     last_s = max([outcome.simulated_s, 1.0])
     marks, rows = [], []

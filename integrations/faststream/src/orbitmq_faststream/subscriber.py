@@ -96,7 +96,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
 
     @property
     def subscription(self) -> Subscription:
-        """Evaluated once all routers are included, because they add prefixes."""
+        """The subscription, evaluated once all routers are included, because they add prefixes."""
         settings = self._settings
         sql = settings.get("sql", "")
         return Subscription(
@@ -156,9 +156,7 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
                 await self._cancelled_itself(message, error)
 
     async def _cancelled_itself(self, message: ReceivedMessage, error: asyncio.CancelledError) -> None:
-        """Returns whether a handler awaited something that was cancelled: its worker continues, and the message is
-        retried.
-        """
+        """Handles a handler that awaited something cancelled: its worker continues, and the message is retried."""
         self._log(logging.ERROR, f"handler of {self.topic} raised {error!r} id={message.message_id}")
         if self.ack_policy is not AckPolicy.MANUAL:
             try:

@@ -128,7 +128,7 @@ class SharedQueue:
         self._loop.run(self._consumer.ack(message))
 
     def give_back(self, message: PoppedMessage) -> None:
-        """Returns a message, so that another reader can receive it immediately."""
+        """Releases a message, so that another reader can receive it immediately."""
         self._held.pop(message.message_id, None)
         self._loop.run(self._consumer.change_invisible(message, 0))
 
@@ -144,7 +144,7 @@ class SharedQueue:
         return total
 
     def close(self) -> None:
-        """Returns the messages that were not taken."""
+        """Releases the messages that were not taken."""
         for future in (self._receiving, self._renewing):
             if future is not None:
                 future.cancel()

@@ -152,7 +152,7 @@ class Channel(virtual.Channel):
             found[0].acknowledge(found[1])
 
     def give_back(self, delivery_tag: str) -> None:
-        """Returns the message for redelivery."""
+        """Releases the message for redelivery."""
         found = self._unfinished.pop(delivery_tag, None)
         if found is not None:
             found[0].give_back(found[1])
@@ -216,7 +216,7 @@ class Channel(virtual.Channel):
                 count += 1
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        """Does not delete the topic: others may use it."""
+        """Purges and closes the queue. The topic stays: others may use it."""
         self._purge(queue)
         source = self._sources.pop(queue, None) or self._broadcasts.pop(queue, None)
         if source is not None:
