@@ -1,8 +1,8 @@
 """Fetches the real Apache RocketMQ and builds the drivers that speak to it.
 
-Everything lands in a cache outside the repository (`~/.cache/orbitmq/apache`, or `ORBITMQ_APACHE_CACHE`). Each
-product has a marker file with a hash of what it was made from, so it is made once and made again when its source
-changes; a file lock keeps concurrent test runs from doing the same work twice.
+Everything is stored in a cache outside the repository (`~/.cache/orbitmq/apache`, or `ORBITMQ_APACHE_CACHE`). Each
+product has a marker file with a hash of its inputs, so it is built once and rebuilt when its source changes. A file
+lock keeps concurrent test runs from doing the same work twice.
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ MARKER: Final = ".made-from"
 
 
 class ApacheUnavailable(RuntimeError):
-    """The artifacts could not be fetched or a driver could not be built; the text holds the tool's output."""
+    """The artifacts could not be fetched or a driver could not be built; the text contains the tool's output."""
 
 
 def cache_dir() -> Path:
-    """Where the artifacts and the built drivers live."""
+    """Returns the folder of the artifacts and the built drivers."""
     configured = os.environ.get("ORBITMQ_APACHE_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "orbitmq" / "apache"
 
 
 def missing_tools(*, go: bool = False) -> list[str]:
-    """Names of the needed programs that are not on the PATH; Maven and Go count only while their product is not
-    in the cache."""
+    """Returns the names of required programs that are not on the PATH. Maven and Go count only while their product is
+    not in the cache.
+    """
     needed = ["java", "javac"]
     if not all(_current(_lib_dir(version), _digest([_pom(version)])) for version in VERSIONS):
         needed.append("mvn")
@@ -68,8 +69,9 @@ def missing_tools(*, go: bool = False) -> list[str]:
 
 
 def require(*, go: bool = False) -> None:
-    """Skip the calling test when Java, Maven or Go is missing, but fail it where that must not happen
-    (`CI=true` or `ORBITMQ_REQUIRE_APACHE=1`)."""
+    """Skips the calling test when Java, Maven or Go is missing, but fails it where skipping is not allowed (`CI=true`
+    or `ORBITMQ_REQUIRE_APACHE=1`).
+    """
     missing = missing_tools(go=go)
     if missing:
         unavailable(
@@ -78,7 +80,7 @@ def require(*, go: bool = False) -> None:
 
 
 def unavailable(reason: str) -> None:
-    """Skip the calling test, or fail it where a skip must not happen (see ``require``)."""
+    """Skips the calling test, or fails it where skipping is not allowed (see ``require``)."""
     import pytest  # benchmarks use this module too, and need no pytest
 
     if os.environ.get("CI") == "true" or os.environ.get("ORBITMQ_REQUIRE_APACHE") == "1":
@@ -87,7 +89,7 @@ def unavailable(reason: str) -> None:
 
 
 def jars(version: str) -> Path:
-    """Directory with the jars of that release, fetched by Maven on first use."""
+    """Returns the folder with the jars of that release, fetched by Maven on first use."""
     lib = _lib_dir(version)
     pom = _pom(version)
 
@@ -106,7 +108,7 @@ def jars(version: str) -> Path:
 
 
 def driver_classes(version: str) -> Path:
-    """Directory with our Java driver compiled against that release."""
+    """Returns the folder with our Java driver compiled against that release."""
     sources = sorted((HERE / "java").rglob("*.java"))
     lib = jars(version)
 
@@ -120,12 +122,12 @@ def driver_classes(version: str) -> Path:
 
 
 def classpath(version: str) -> str:
-    """The class path of every JVM the harness starts: our driver, then Apache's jars."""
+    """Returns the class path of every JVM the harness starts: our driver, then Apache's jars."""
     return f"{driver_classes(version)}:{jars(version)}/*"
 
 
 def go_driver() -> Path:
-    """The Go driver's executable, built on first use."""
+    """Returns the Go driver's executable, built on first use."""
 
     def build_into(target: Path) -> None:
         command = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(target / "driver"), "."]
@@ -137,7 +139,7 @@ def go_driver() -> Path:
 def build_product(
     name: str, made_from: str, build: Callable[[Path], None], *, in_place: bool = False
 ) -> Path:
-    """A folder of the cache filled by ``build``, once per text it is made from. ``in_place``: it cannot be moved."""
+    """Returns a folder of the cache filled by ``build``, once per input text. ``in_place``: it cannot be moved."""
     digest = hashlib.sha256(made_from.encode()).hexdigest()
     product = cache_dir() / f"{name}-{digest[:12]}"
     if not in_place:
@@ -157,12 +159,12 @@ def source_digest(sources: Iterable[Path]) -> str:
 
 
 def run_tool(command: list[str], cwd: Path) -> None:
-    """A build step. Raises ``ApacheUnavailable`` with the tool's output."""
+    """Runs a build step. Raises ``ApacheUnavailable`` with the tool's output."""
     _run(command, cwd=cwd, timeout_s=FETCH_TIMEOUT_S, attempts=2)
 
 
 def prepare(*, go: bool = False) -> None:
-    """Fetch and build everything that is not there yet: about a minute on first use, nothing later."""
+    """Fetches and builds everything that is missing: about a minute on first use, nothing later."""
     for version in VERSIONS:
         driver_classes(version)
     if go:
@@ -201,7 +203,7 @@ def _current(product: Path, digest: str) -> bool:
 
 
 def _make(product: Path, digest: str, build: Callable[[Path], None]) -> Path:
-    """`product`, built in a directory next to it and renamed when complete."""
+    """Builds `product` in a directory next to it and renames it when complete."""
     if _current(product, digest):
         return product
     product.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Apache's own benchmark programs against any address, for a bounded time, with the figures they print.
+"""Runs Apache's own benchmark programs against any address, for a bounded time, and reads the figures they print.
 
 They report over a sliding window of ten one-second samples, so the first figure comes about 11 s after the start.
 """
@@ -22,7 +22,7 @@ __all__ = ["BENCH_JVM", "Benchmark", "BenchmarkReport", "Kind", "run_benchmark"]
 
 Kind = Literal["producer", "batch-producer", "consumer"]
 
-# Room and both compilers, as Apache's start scripts would have on a machine this size.
+# Memory and both compilers, as in Apache's start scripts on a machine of this size.
 BENCH_JVM: Final = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g", "-XX:+UseG1GC")
 MAINS: Final[dict[Kind, str]] = {
     "producer": "org.apache.rocketmq.example.benchmark.Producer",
@@ -41,7 +41,7 @@ INTERVAL_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkReport:
-    """One printed line: messages a second over the last ten seconds, and every figure by its printed name."""
+    """One printed line: messages per second over the last ten seconds, and every figure by its printed name."""
 
     messages_per_s: float
     figures: dict[str, float]
@@ -87,11 +87,11 @@ class Benchmark(ChildProcess):
         shutil.rmtree(self.workdir, ignore_errors=True)
 
     def reports(self) -> list[BenchmarkReport]:
-        """What it printed so far."""
+        """Returns the reports printed so far."""
         return parse_reports(self.kind, (self.workdir / "stderr.log").read_text(errors="replace"))
 
     def wait_reports(self, count: int, *, timeout_s: float) -> list[BenchmarkReport]:
-        """The reports as soon as there are `count`."""
+        """Returns the reports as soon as there are `count`."""
         try:
             self.wait_ready(lambda: len(self.reports()) >= count, timeout_s=timeout_s)
         except AssertionError as error:
@@ -110,7 +110,8 @@ def run_benchmark(
     version: str = LATEST,
     jvm_args: Sequence[str] = BENCH_JVM,
 ) -> list[BenchmarkReport]:
-    """Run until it has printed `report_count` reports (about 10 s and one more a report), then end it.
+    """Runs the program until it has printed `report_count` reports (about 10 s, plus one second per report), then
+    ends it.
 
     `args` are the program's own: `-w 64` threads, `-s 1024` body bytes, `-b 32` messages a batch, `-y true` async
     sends, `-g group` of the consumer, and the rest that `-h` prints. A producer with `-q 1000` ends by itself

@@ -1,4 +1,4 @@
-"""The official Java and Go clients, each in a process of its own, as Python objects.
+"""The official Java and Go clients, each in its own process, as Python objects.
 
     with JavaClients("5.5.0") as java:
         producer = java.producer("group", namesrv)
@@ -6,7 +6,7 @@
         consumer = java.push_consumer("readers", namesrv, {"T": "*"}, from_first=True)
         [delivery] = consumer.wait(1)
 
-`namesrv` is an address or anything with one. Settings of the client go in by Apache's bean names
+`namesrv` is an address or anything with one. Settings of the client are passed by Apache's bean names
 (`sendMsgTimeout=500`, `messageModel="BROADCASTING"`); an unknown name is an error.
 """
 
@@ -59,14 +59,14 @@ ROUNDS: Final = ("pollNameServerInterval", "heartbeatBrokerInterval", "persistCo
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """An SQL92 expression where a tag expression may stand."""
+    """An SQL92 expression in place of a tag expression."""
 
     expression: str
 
 
 @dataclass(frozen=True, slots=True)
 class ClassFilter:
-    """A filter class where a tag expression may stand; client 4.9.7 uploads its source to filter servers."""
+    """A filter class in place of a tag expression; client 4.9.7 uploads its source to filter servers."""
 
     class_name: str
     source: str = ""
@@ -77,7 +77,7 @@ Subscriptions = Mapping[str, str | Sql | ClassFilter]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What a push consumer's listener does.
+    """The behaviour of a push consumer's listener.
 
     The first `fail_times` deliveries of each message (only those with `fail_tag`, if given) fail as `fail_mode`
     says: "later" returns RECONSUME_LATER, or SUSPEND_CURRENT_QUEUE_A_MOMENT when orderly; "throw" raises; "null"
@@ -142,7 +142,7 @@ class Client:
             raise HarnessTimeout(f"{error}\n{self.driver.child.log_tail(30)}") from None
 
     def stop(self) -> None:
-        """Leave as a well-behaved client does."""
+        """Stops like a well-behaved client."""
         self.call("stop")
 
     def query(self, op: str, **fields: Any) -> Any:
@@ -155,7 +155,7 @@ class Client:
         return [Received.from_json(item) for item in found]
 
     def query_by_id(self, topic: str, msg_id: str) -> Received:
-        """By unique key or by offset id, as the client tells them apart."""
+        """Queries by unique key or by offset id, which the client tells apart."""
         return Received.from_json(self.query("byId", topic=topic, msgId=msg_id))
 
     def max_offset(self, queue: Queue) -> int:
@@ -172,7 +172,7 @@ class Client:
 
 
 class Producer(Client):
-    """Sends in every mode the official producer has."""
+    """Sends in every mode of the official producer."""
 
     kind = "producer"
 
@@ -185,7 +185,7 @@ class Producer(Client):
         selector: tuple[Literal["hash", "index", "random"], str | int] | None = None,
         timeout_ms: int | None = None,
     ) -> SendResult:
-        """One message, and the client's result; with `mode="async"` that of the callback."""
+        """Sends one message and returns the client's result; with `mode="async"` that of the callback."""
         assert mode != "oneway", "a oneway send has no result: use send_oneway"
         future = self.submit(message, mode=mode, queue=queue, selector=selector, timeout_ms=timeout_ms)
         return SendResult.from_json(self.driver.result(future, "send"))
@@ -208,7 +208,7 @@ class Producer(Client):
         selector: tuple[Literal["hash", "index", "random"], str | int] | None = None,
         timeout_ms: int | None = None,
     ) -> Future[Any]:
-        """A send that runs while the test goes on; the future holds the result's JSON."""
+        """Starts a send that runs in the background; the future holds the result's JSON."""
         return self.driver.submit(
             "producer.send",
             handle=self.handle,
@@ -227,7 +227,7 @@ class Producer(Client):
         queue: Queue | None = None,
         timeout_s: float = 60.0,
     ) -> list[SendResult]:
-        """Single sends, all in one request to the driver: thousands take a second or two."""
+        """Sends single messages, all in one request to the driver: thousands take a second or two."""
         results = self.call(
             "sendMany",
             messages=[message.to_json() for message in messages],
@@ -244,7 +244,7 @@ class Producer(Client):
         mode: Literal["sync", "async"] = "sync",
         queue: Queue | None = None,
     ) -> SendResult:
-        """One batch message; ids and offset id are joined by commas."""
+        """Sends one batch message; ids and offset id are joined by commas."""
         result = self.call(
             "sendBatch",
             messages=[message.to_json() for message in messages],
@@ -264,7 +264,7 @@ class Producer(Client):
         return SendResult.from_json(result)
 
     def checks(self) -> list[Check]:
-        """The transaction checks so far."""
+        """Returns the transaction checks so far."""
         return [Check.from_json(event) for event in self.inbox.events("check")]
 
     def wait_checks(self, count: int, *, timeout_s: float = WAIT_S) -> list[Check]:
@@ -277,15 +277,15 @@ class Producer(Client):
         return [Check.from_json(event) for event in events]
 
     def request(self, message: Message, *, timeout_ms: int = 5_000) -> Received:
-        """Request and reply."""
+        """Sends a request and returns the reply."""
         return Received.from_json(self.call("request", message=message.to_json(), timeoutMs=timeout_ms))
 
     def recall(self, topic: str, recall_handle: str) -> str:
-        """Take back a timer message (5.5.0)."""
+        """Recalls a timer message (5.5.0)."""
         return str(self.call("recall", topic=topic, recallHandle=recall_handle))
 
     def queues(self, topic: str) -> list[Queue]:
-        """The queues this producer may send to."""
+        """Returns the queues this producer may send to."""
         return [Queue.from_json(item) for item in self.query("publishQueues", topic=topic)]
 
 
@@ -303,14 +303,14 @@ class PushConsumer(Client):
         return [delivery.body for delivery in self.deliveries]
 
     def wait(self, count: int, *, timeout_s: float = WAIT_S) -> list[Delivery]:
-        """The deliveries as soon as there are at least `count`."""
+        """Returns the deliveries as soon as there are at least `count`."""
         events = self._wait_events(
             "message", lambda found: len(found) >= count, timeout_s, f"{count} deliveries"
         )
         return [Delivery.from_json(event) for event in events]
 
     def wait_bodies(self, bodies: set[bytes], *, timeout_s: float = WAIT_S) -> list[Delivery]:
-        """The deliveries as soon as each of these bodies came at least once."""
+        """Returns the deliveries as soon as each of these bodies arrived at least once."""
         missing, seen = set(bodies), 0
 
         def all_came(events: list[dict[str, Any]]) -> bool:
@@ -323,20 +323,20 @@ class PushConsumer(Client):
         return [Delivery.from_json(event) for event in events]
 
     def count(self) -> int:
-        """How many messages the listener saw, also when they are not reported."""
+        """Returns how many messages the listener has received, including unreported ones."""
         return int(self.call("count"))
 
     def wait_count(self, count: int, *, timeout_s: float = WAIT_S) -> None:
         wait_until(lambda: self.count() >= count, timeout_s=timeout_s, what=f"{count} messages consumed")
 
     def queues(self) -> list[Queue]:
-        """The queues this consumer works on now (those of its retry topic included)."""
+        """Returns the queues this consumer currently works on (including those of its retry topic)."""
         return [Queue.from_json(item) for item in self.call("queues")]
 
     def wait_queues(
         self, enough: Callable[[list[Queue]], bool], *, topic: str, timeout_s: float = WAIT_S
     ) -> list[Queue]:
-        """Its queues of that topic as soon as `enough` accepts them."""
+        """Returns its queues of that topic as soon as `enough` accepts them."""
         found: list[Queue] = []
 
         def settled() -> bool:
@@ -347,15 +347,15 @@ class PushConsumer(Client):
         return found
 
     def offsets(self, topic: str) -> dict[Queue, int]:
-        """What this consumer will commit, queue by queue."""
+        """Returns the offsets this consumer will commit, by queue."""
         return {Queue.from_json(row): row["offset"] for row in self.call("offsets", topic=topic)}
 
     def persist(self) -> None:
-        """Commit the offsets to the broker now instead of at the next round."""
+        """Commits the offsets to the broker now instead of in the next round."""
         self.call("persist")
 
     def rebalance(self) -> None:
-        """Rebalance now instead of at the next round."""
+        """Rebalances now instead of in the next round."""
         self.call("rebalance")
 
     def suspend(self) -> None:
@@ -372,7 +372,7 @@ class PushConsumer(Client):
 
 
 class PullConsumer(Client):
-    """The pull consumer of old: the caller names queue and offset."""
+    """The legacy pull consumer: the caller names queue and offset."""
 
     kind = "pull"
 
@@ -380,7 +380,7 @@ class PullConsumer(Client):
         return [Queue.from_json(item) for item in self.call("queues", topic=topic)]
 
     def balanced_queues(self, topic: str) -> list[Queue]:
-        """The queues that fall to this member of the group; the topic must be among `topics` at start."""
+        """Returns the queues assigned to this member of the group; the topic must be among `topics` at start."""
         return [Queue.from_json(item) for item in self.call("balanced", topic=topic)]
 
     def pull(
@@ -407,14 +407,14 @@ class PullConsumer(Client):
         return PullResult.from_json(result)
 
     def fetch_offset(self, queue: Queue, *, from_store: bool = True) -> int:
-        """The committed offset: from the broker, or as this client has it."""
+        """Returns the committed offset, from the broker or from this client's own table."""
         return int(self.call("fetchOffset", queue=queue.to_json(), fromStore=from_store))
 
     def update_offset(self, queue: Queue, offset: int, *, persist: bool = True) -> None:
         self.call("updateOffset", queue=queue.to_json(), offset=offset, persist=persist)
 
     def send_back(self, queue: Queue, offset: int, *, delay_level: int = 0) -> Received:
-        """Return the message at that offset for a later delivery."""
+        """Returns the message at that offset to the broker for a later delivery."""
         result = self.call("sendBack", queue=queue.to_json(), offset=offset, delayLevel=delay_level)
         return Received.from_json(result)
 
@@ -429,7 +429,7 @@ class LitePullConsumer(Client):
         return [Received.from_json(item) for item in found]
 
     def poll_until(self, count: int, *, timeout_s: float = WAIT_S) -> list[Received]:
-        """Poll again and again until at least `count` messages came."""
+        """Polls repeatedly until at least `count` messages arrived."""
         found: list[Received] = []
 
         def enough() -> bool:
@@ -458,7 +458,7 @@ class LitePullConsumer(Client):
         self.call("resume", queues=[queue.to_json() for queue in queues])
 
     def commit(self, offsets: Mapping[Queue, int] | None = None) -> None:
-        """Commit what was polled, or exactly these offsets."""
+        """Commits the polled messages, or exactly these offsets."""
         rows = None
         if offsets is not None:
             rows = [queue.to_json() | {"offset": offset} for queue, offset in offsets.items()]
@@ -477,18 +477,20 @@ class Admin(Client):
     kind = "admin"
 
     def invoke(self, method: str, *args: Any) -> Any:
-        """`admin.invoke("examineTopicStats", "T")`. Map keys that are objects come as their text."""
+        """Calls a method: `admin.invoke("examineTopicStats", "T")`. Map keys that are objects are returned as their
+        text.
+        """
         return self.call("call", method=method, args=list(args))
 
 
 class Clients(Driver):
-    """What both languages offer."""
+    """The operations common to both languages."""
 
     default_options: Mapping[str, Any] = MappingProxyType({})
     producer_options: Mapping[str, Any] = MappingProxyType({})
 
     def _split(self, extra: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(fields of the request, settings of the client)"""
+        """Splits options into (fields of the request, settings of the client)."""
         request = {name: value for name, value in extra.items() if name in _NOT_OPTIONS}
         if "strategyQueues" in request:
             request["strategyQueues"] = [queue.to_json() for queue in request["strategyQueues"]]
@@ -527,9 +529,10 @@ class Clients(Driver):
         script: Script | None = None,
         **extra: Any,
     ) -> PushConsumer:
-        """Started with the first rebalance under way. `from_first`: a new group reads from the beginning.
-        Extra keywords that are not options: accessKey, secretKey, trace, traceTopic, strategy, strategyQueues
-        (CONFIG), rooms (MACHINE_ROOM), roomCount (MACHINE_ROOM_NEARBY)."""
+        """Returns a started consumer whose first rebalance is in progress. `from_first`: a new group reads from the
+        beginning. Extra keywords that are not options: accessKey, secretKey, trace, traceTopic, strategy,
+        strategyQueues (CONFIG), rooms (MACHINE_ROOM), roomCount (MACHINE_ROOM_NEARBY).
+        """
         request, options = self._split(extra)
         if from_first:
             options.setdefault("consumeFromWhere", "CONSUME_FROM_FIRST_OFFSET")
@@ -557,12 +560,13 @@ class Clients(Driver):
 
 
 class JavaClients(Clients):
-    """The official Java client of one release in one JVM; any number of producers and consumers in it.
+    """The official Java client of one release in one JVM, with any number of producers and consumers in it.
 
-    `quick` shortens the client's rounds (routes 30 s, heartbeats 30 s, rebalance 20 s, offsets 5 s) to one second:
-    with Apache's own servers, too, a consumer that just misses one is idle for half a minute.
-    `serialize="ROCKETMQ"` makes it write binary headers, `tls=True` connect by TLS; other things read once per JVM
-    go in as `properties` (`tls.client.trustCertPath`, `com.rocketmq.sendMessageWithVIPChannel`, ...).
+    `quick` shortens the client's rounds (routes 30 s, heartbeats 30 s, rebalance 20 s, offsets 5 s) to one second: a
+    consumer that just misses a round is idle for half a minute, also with Apache's own servers.
+    `serialize="ROCKETMQ"` makes it write binary headers, and `tls=True` makes it connect with TLS. Other settings
+    that are read once per JVM are passed as `properties` (`tls.client.trustCertPath`,
+    `com.rocketmq.sendMessageWithVIPChannel`, ...).
     """
 
     def __init__(
@@ -618,8 +622,9 @@ class JavaClients(Clients):
 
 
 class GoClients(Clients):
-    """The official Go client 2.1.2. It has fewer settings (`go/message.go` lists them) and tells less: no queues
-    and offsets of a push consumer, no queries. A pull consumer must be started with its `topics`."""
+    """The official Go client 2.1.2. It has fewer settings (`go/message.go` lists them) and reports less: no queues
+    and offsets of a push consumer, no queries. A pull consumer must be started with its `topics`.
+    """
 
     def __init__(self, *, workdir: Path | None = None) -> None:
         super().__init__("go", lambda directory: [str(go_driver())], workdir)

@@ -1,4 +1,4 @@
-"""Every test in this folder runs against the real Apache RocketMQ and carries the marker `apache`."""
+"""Configures this folder: every test in it runs against the real Apache RocketMQ and carries the marker `apache`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fetch and build before the first test, whose time limit a slow download must not eat up."""
+    """Fetches and builds before the first test, so that a slow download does not count against its time limit."""
     wanted = any(item.get_closest_marker("apache") for item in session.items)
     if not wanted or session.config.option.collectonly or missing_tools(go=True):
         return
     try:
         prepare(go=True)
     except ApacheUnavailable:
-        pass  # The fixtures try again, and a test that needs it fails with the reason.
+        pass  # The fixtures retry, and a test that needs it fails with the reason.

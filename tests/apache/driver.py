@@ -1,4 +1,4 @@
-"""The line protocol to a driver process: one JSON object a line, answers by id, events by handle."""
+"""The line protocol of a driver process: one JSON object per line, responses by id, events by handle."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ class Inbox:
     def wait(
         self, kind: str, enough: Callable[[list[dict[str, Any]]], bool], *, timeout_s: float, what: str
     ) -> list[dict[str, Any]]:
-        """The events of that kind as soon as ``enough`` accepts them. It is called after every event, so it should
-        look only at those it has not seen. The time limit starts again with every event."""
+        """Returns the events of that kind as soon as ``enough`` accepts them. It is called after every event, so it
+        should look only at those it has not seen. The time limit restarts with every event.
+        """
         with self._arrived:
             found = self._events[kind]
             while not enough(found):
@@ -64,7 +65,7 @@ class Inbox:
 
 
 class Driver:
-    """A driver process. Thread-safe: calls may overlap, each waits for its own answer."""
+    """A driver process. Thread-safe: calls may overlap, and each waits for its own response."""
 
     def __init__(
         self, name: str, command: Callable[[Path], Sequence[str]], workdir: Path | None = None
@@ -100,7 +101,7 @@ class Driver:
         self.child.wait_ready(self._ready.is_set, timeout_s=START_TIMEOUT_S)
 
     def close(self) -> None:
-        """End the process at once, clients in it included; stop those first where a clean leave matters."""
+        """Ends the process immediately, including its clients; stop those first where a clean exit matters."""
         self.child.kill()
         if self._reader is not None:
             self._reader.join(5.0)
@@ -108,11 +109,11 @@ class Driver:
             shutil.rmtree(self.workdir, ignore_errors=True)
 
     def kill(self) -> None:
-        """A crash of every client in this process."""
+        """Simulates a crash of every client in this process."""
         self.close()
 
     def call(self, op: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **fields: Any) -> Any:
-        """Run one operation and wait for its result; raises ClientError with what the client raised."""
+        """Runs one operation and returns its result; raises ClientError with the client's exception."""
         return self.result(self.submit(op, **fields), op, timeout_s)
 
     def result(self, future: Future[Any], op: str, timeout_s: float = CALL_TIMEOUT_S) -> Any:
@@ -122,10 +123,10 @@ class Driver:
             raise HarnessTimeout(f"no answer to {op} in {timeout_s} s:\n{self.child.log_tail()}") from None
 
     def submit(self, op: str, /, **fields: Any) -> Future[Any]:
-        """Start one operation; its result comes in the future."""
+        """Starts one operation; the future holds its result."""
         future: Future[Any] = Future()
         with self._lock:
-            # The id stands first, so that a driver can name it even when it cannot read the rest.
+            # The id comes first, so that a driver can return it even when it cannot read the rest.
             request: dict[str, Any] = {"id": next(self._ids), "op": op}
             request |= {name: value for name, value in fields.items() if value is not None}
             self._pending[request["id"]] = future
@@ -140,7 +141,7 @@ class Driver:
         return future
 
     def abandon(self) -> None:
-        """Drop every client left in this process; they stop in the background."""
+        """Drops every client left in this process; they stop in the background."""
         self.call("abandon")
         with self._lock:
             self._inboxes.clear()

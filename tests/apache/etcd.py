@@ -1,4 +1,4 @@
-"""A real etcd on free ports, for the tests of failover. Its package on Debian is etcd-server."""
+"""A real etcd on free ports, for the tests of failover. On Debian its package is etcd-server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMORY_BYTES_MIN = 1024**3
 
 
 def require_etcd() -> None:
-    """Skip the calling test when etcd is missing, but fail it where that must not happen."""
+    """Skips the calling test when etcd is missing, but fails it where skipping is not allowed."""
     if shutil.which("etcd") is not None:
         return
     reason = "no etcd on this machine: tests of failover cannot run (Debian: apt-get install etcd-server)"
@@ -46,20 +46,21 @@ class EtcdTls:
 
 
 def memory_dir(name: str) -> Path:
-    """A new directory, in memory where there is room. Every write to etcd waits for its disk, and leases of a second
-    do not outlive the seconds a disk takes that Spark or Apache's brokers are filling: nobody is elected then, which
-    is right and not what these tests are about."""
+    """Returns a new directory, in memory if there is space. Every write to etcd waits for its disk, and when Spark or
+    Apache's brokers keep the disk busy for seconds, leases of one second expire. Then no broker is elected, which is
+    correct but not the subject of these tests.
+    """
     roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN
     return Path(tempfile.mkdtemp(prefix=f"orbitmq-{name}-", dir=MEMORY if roomy else None))
 
 
 class Etcd(ApacheServer):
-    """One etcd. `kill()`, `stop()` and `start()` again keep port and data."""
+    """One etcd. `kill()`, `stop()` and a second `start()` keep port and data."""
 
     def __init__(
         self, *, workdir: Path | None = None, tls: EtcdTls | None = None, name: str = "default"
     ) -> None:
-        """With ``tls`` it takes TLS only, from clients with a certificate."""
+        """With ``tls`` it accepts only TLS, from clients with a certificate."""
         super().__init__("etcd", workdir or memory_dir("etcd"))
         self._removed_at_close = workdir is None
         self.port, self.peer_port = free_ports(1)
@@ -69,7 +70,9 @@ class Etcd(ApacheServer):
         self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.port}"
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until it has a leader; with 0 seconds do not wait, for a member that needs others."""
+        """Starts etcd and waits until it has a leader; with 0 seconds it does not wait, for a member that needs
+        others.
+        """
         peer = f"http://127.0.0.1:{self.peer_port}"
         options = {
             "name": self.member,
@@ -110,7 +113,7 @@ class Etcd(ApacheServer):
             return False
 
     def is_leader(self) -> bool:
-        """Whether it leads its cluster."""
+        """Returns whether it leads its cluster."""
         try:
             answer = httpx.post(f"{self.url}/v3/maintenance/status", json={}, timeout=1.0, trust_env=False)
         except httpx.HTTPError:
@@ -121,7 +124,7 @@ class Etcd(ApacheServer):
 
 @contextmanager
 def etcd_cluster(count: int) -> Iterator[list[Etcd]]:
-    """That many members, started."""
+    """Yields that many started members."""
     members = [Etcd(name=f"e{number}") for number in range(count)]
     try:
         for member in members:
@@ -138,7 +141,7 @@ def etcd_cluster(count: int) -> Iterator[list[Etcd]]:
 
 @pytest.fixture(scope="module")
 def etcd() -> Iterator[Etcd]:
-    """One etcd for the tests of a module; each takes a failover group of its own."""
+    """Yields one etcd for the tests of a module; each test uses its own failover group."""
     require_etcd()
     with Etcd() as server:
         yield server
@@ -146,7 +149,7 @@ def etcd() -> Iterator[Etcd]:
 
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
-    """As ``tmp_path``, in memory: for brokers whose leases are as short as a slow sync."""
+    """Works like ``tmp_path``, in memory: for brokers whose leases are as short as a slow sync."""
     path = memory_dir("failover")
     try:
         yield path

@@ -1,5 +1,6 @@
-"""Fixtures over the harness. JVMs are slow to start, so they are shared by all tests of a run; each test gets
-them without clients of other tests in them, and names of its own for topics and groups."""
+"""Fixtures over the harness. JVMs are slow to start, so all tests of a run share them; each test gets them without
+other tests' clients, and unique names for topics and groups.
+"""
 
 from __future__ import annotations
 
@@ -55,21 +56,21 @@ class ApacheCluster:
 
 @pytest.fixture(scope="session")
 def apache_tools() -> None:
-    """Java, Maven and the artifacts are there; else the test is skipped, or fails in CI."""
+    """Ensures that Java, Maven and the artifacts are available; otherwise the test is skipped, or fails in CI."""
     require()
     prepare()
 
 
 @pytest.fixture
 def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
-    """Names nobody else uses: `unique("topic")`."""
+    """Returns names that no other test uses: `unique("topic")`."""
     test = re.sub(r"\W+", "-", request.node.name)[:NAME_CHARACTERS_MAX].strip("-")
     return lambda kind: f"{kind}-{test}-{next(_serial)}"
 
 
 @contextmanager
 def started_cluster() -> Iterator[ApacheCluster]:
-    """Apache's name server and broker 5.5.0 with SQL filters on."""
+    """Yields Apache's name server and broker 5.5.0 with SQL filters on."""
     with (
         ApacheNamesrv(LATEST) as namesrv,
         ApacheBroker(LATEST, namesrv, enablePropertyFilter=True) as broker,
@@ -77,11 +78,11 @@ def started_cluster() -> Iterator[ApacheCluster]:
         yield ApacheCluster(namesrv, broker)
 
 
-# Tests with transactions start their own: after the first one, an Apache 5.5.0 broker keeps one core busy for as
-# long as it lives (its TransactionalOpBatchService waits for a moment that has passed).
+# Tests with transactions start their own: after the first one, an Apache 5.5.0 broker keeps one core busy for as long
+# as it lives (its TransactionalOpBatchService waits for a time that has passed).
 @pytest.fixture(scope="session")
 def apache_cluster(apache_tools: None) -> Iterator[ApacheCluster]:
-    """One cluster for the whole run, so leave it running."""
+    """Yields one cluster for the whole run, so leave it running."""
     with started_cluster() as cluster:
         yield cluster
 
@@ -131,7 +132,7 @@ def shared_mqadmin(apache_tools: None) -> Iterator[dict[str, AdminShell]]:
 
 @pytest.fixture
 def mqadmin_latest(shared_mqadmin: dict[str, AdminShell]) -> AdminShell:
-    """mqadmin 5.5.0, all commands in one JVM; set its `namesrv` or give one with each command."""
+    """mqadmin 5.5.0, all commands in one JVM; set its `namesrv` or pass one with each command."""
     return shared_mqadmin[LATEST]
 
 
@@ -142,7 +143,7 @@ def mqadmin_legacy(shared_mqadmin: dict[str, AdminShell]) -> AdminShell:
 
 
 def _lend(processes: dict[str, T], key: str, make: Callable[[], T]) -> Iterator[T]:
-    """The shared process, started again when a test killed it, without clients when the test is over."""
+    """Yields the shared process, restarted if a test killed it; drops its clients when the test is over."""
     process = processes.get(key)
     if process is None or not process.child.running:
         if process is not None:

@@ -1,4 +1,4 @@
-"""The whole harness under one name; see README.md beside this file."""
+"""Exports the whole harness under one name; see README.md in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both kernels side by side, for tests that hold them equal. Stands here because only this harness may skip."""
+"""Loads both kernels, for tests that compare them. It is in this folder because only this harness may skip tests."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ Kernel = Any
 
 
 def load(name: str) -> Kernel:
-    """A kernel by its name. Where cargo is missing the fast one cannot be there: skip, or fail where that must not
-    happen (`CI=true` or `ORBITMQ_REQUIRE_APACHE=1`)."""
+    """Returns a kernel by name. Where cargo is missing there is no fast one: the test is skipped, or fails where
+    skipping is not allowed (`CI=true` or `ORBITMQ_REQUIRE_APACHE=1`).
+    """
     if name == "plain":
         return SimpleNamespace(NAME="plain", **PLAIN)
     try:
@@ -37,7 +38,7 @@ def load(name: str) -> Kernel:
 
 
 def require_opcode_counts() -> None:
-    """Skip a test of opcode counts where they differ: with another kernel or another Python than that of CI."""
+    """Skips a test of opcode counts where they differ: with another kernel or another Python than CI's."""
     if NAME != "fast":
         pytest.skip("opcodes are counted with the compiled kernel")
     if sys.version_info[:2] != (3, 11):
@@ -46,7 +47,8 @@ def require_opcode_counts() -> None:
 
 @cache
 def both() -> list[Kernel]:
-    """The plain kernel and, where it is built, the compiled one; for tests that compare them inside of one case."""
+    """Returns the plain kernel and, where it is built, the compiled one, for tests that compare them within one case.
+    """
     found = [load("plain")]
     try:
         found.append(load("fast"))

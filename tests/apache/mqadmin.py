@@ -1,4 +1,4 @@
-"""Apache's own mqadmin: one command in a JVM of its own, or many in one JVM."""
+"""Apache's own mqadmin: one command in its own JVM, or many in one JVM."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAIN: Final = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminResult:
-    """What a command printed. mqadmin exits 0 even after most failures: read `output`."""
+    """The output of a command. mqadmin exits with 0 even after most failures: read `output`."""
 
     args: tuple[str, ...]
     returncode: int
@@ -34,7 +34,7 @@ class AdminResult:
         return self.stdout + self.stderr
 
     def rows(self) -> list[list[str]]:
-        """The lines of a table, split at blanks, without blank lines and comment lines."""
+        """Returns the lines of a table, split at blanks, without blank lines and comment lines."""
         return [
             line.split() for line in self.stdout.splitlines() if line.strip() and not line.startswith("#")
         ]
@@ -43,7 +43,7 @@ class AdminResult:
 def mqadmin(
     version: str, namesrv: Addressed | str | None, *args: str, timeout_s: float = CALL_TIMEOUT_S
 ) -> AdminResult:
-    """`mqadmin("5.5.0", namesrv, "clusterList")`: as a user runs it, one to two seconds of JVM start included."""
+    """Runs `mqadmin("5.5.0", namesrv, "clusterList")` like a user, including one to two seconds of JVM start."""
     with tempfile.TemporaryDirectory(prefix="orbitmq-mqadmin-") as directory:
         command = java_command(version, Path(directory), MAIN, *_arguments(namesrv, args))
         done = subprocess.run(
@@ -90,7 +90,7 @@ class AdminShell:
         shutil.rmtree(self._workdir, ignore_errors=True)
 
     def sign_in(self, access_key: str, secret_key: str) -> None:
-        """Sign the commands from now on, as mqadmin does: by `conf/tools.yml` of its home."""
+        """Signs all further commands, like mqadmin: with `conf/tools.yml` of its home."""
         conf = self._workdir / "conf"
         conf.mkdir(parents=True, exist_ok=True)
         (conf / "tools.yml").write_text(f"accessKey: {access_key}\nsecretKey: {secret_key}\n")
@@ -98,7 +98,7 @@ class AdminShell:
     def run(
         self, *args: str, namesrv: Addressed | str | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> AdminResult:
-        """`shell.run("topicRoute", "-t", "T")`; the shell's name server unless another is given."""
+        """Runs `shell.run("topicRoute", "-t", "T")` with the shell's name server unless another is given."""
         driver = self._running()
         target = namesrv if namesrv is not None else self.namesrv
         try:

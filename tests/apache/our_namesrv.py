@@ -1,4 +1,4 @@
-"""Our name server as a process, where a test or a benchmark would put Apache's."""
+"""Our name server as a process, with the interface of Apache's in tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_TIMEOUT_S: Final = 30.0
 
 
 class OurNamesrv(ApacheServer):
-    """``orbitmq namesrv``. ``stop()``, ``kill()`` and ``start()`` again keep port and files."""
+    """``orbitmq namesrv``. ``stop()``, ``kill()`` and a second ``start()`` keep port and files."""
 
     def __init__(self, port: int = 0, *, workdir: Path | None = None, **conf: str | int | bool) -> None:
         super().__init__("orbitmq-namesrv", workdir)
@@ -32,6 +32,6 @@ class OurNamesrv(ApacheServer):
         self._command = [sys.executable, "-m", "orbitmq.cli.main", "namesrv", "-c", str(config)]
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until it answers requests."""
+        """Starts the server and waits until it answers requests."""
         super().start()
         self.wait_ready(lambda: cluster_info(self.address) is not None, timeout_s=timeout_s)

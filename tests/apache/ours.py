@@ -1,6 +1,6 @@
-"""Our name server and broker as processes, started by the commands a newcomer types.
+"""Our name server and broker as processes, started with the commands that a new user types.
 
-Same shape as `ApacheNamesrv` and `ApacheBroker`, so that a test can be pointed at either.
+They have the interface of `ApacheNamesrv` and `ApacheBroker`, so a test can run against either.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ COMMAND: Final = (sys.executable, "-m", "orbitmq.cli.main")
 
 
 class OrbitServer(ApacheServer):
-    """What both share. Its output is in `log_tail()`."""
+    """Shared by both servers. The output is in `log_tail()`."""
 
     command: Sequence[str] = COMMAND
     """Starts `orbitmq`; another one may run another checkout."""
 
     def exit_code(self, *, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal and give the code the process leaves with. Raises when it does not leave in time."""
+        """Sends a signal and returns the exit code. Raises when the process does not exit in time."""
         self.process.send_signal(number)
         try:
             code = self.process.wait(timeout_s)
@@ -58,7 +58,7 @@ class OrbitServer(ApacheServer):
         assert not bad, "\n".join([f"{self.name} logged:", *lines[max(0, bad[0] - 5) : bad[0] + 60]])
 
     def open_files(self) -> int:
-        """Descriptors it holds."""
+        """Returns the number of open descriptors."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
@@ -77,7 +77,7 @@ class OrbitNamesrv(OrbitServer):
         }
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until it answers requests."""
+        """Starts the server and waits until it answers requests."""
         config = self.workdir / "namesrv.conf"
         write_properties(config, self._conf)
         self._command = [*self.command, "namesrv", "-c", str(config)]
@@ -86,8 +86,9 @@ class OrbitNamesrv(OrbitServer):
 
 
 class OrbitBroker(OrbitServer):
-    """`orbitmq broker -c FILE -n ADDRESS`. Keyword arguments are option names, Apache's; a `store_dir` of the
-    caller's stays when the broker is closed."""
+    """`orbitmq broker -c FILE -n ADDRESS`. Keyword arguments are Apache's option names; a `store_dir` given by the
+    caller is kept when the broker is closed.
+    """
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class OrbitBroker(OrbitServer):
         self.ha_address = f"127.0.0.1:{self.ha_port}"
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until the port is open and the broker is registered with every name server."""
+        """Starts the broker and waits until the port is open and it is registered with every name server."""
         config = self.workdir / "broker.conf"
         write_properties(config, self.conf)
         self._command = [*self.command, "broker", "-c", str(config), "-n", self.namesrv_address]
@@ -153,7 +154,7 @@ class OrbitCluster:
 
 @contextmanager
 def orbit_cluster(store_dir: Path | None = None, **conf: str | int | bool) -> Iterator[OrbitCluster]:
-    """Both, for one test or one module. Keyword arguments go to the broker."""
+    """Yields both, for one test or one module. Keyword arguments are passed to the broker."""
     with OrbitNamesrv() as namesrv, OrbitBroker(namesrv, store_dir, workdir=None, **conf) as broker:
         try:
             yield OrbitCluster(namesrv, broker)

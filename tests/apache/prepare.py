@@ -10,7 +10,7 @@ from tests.apache.grpc_clients.run import prepare_clients
 
 
 def main() -> None:
-    """Builds what the tools of this machine allow; a test that lacks something says so itself."""
+    """Builds what the tools of this machine allow; a test that lacks something reports it itself."""
     if missing_tools(go=True):
         return
     try:

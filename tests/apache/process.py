@@ -1,4 +1,4 @@
-"""Child processes of the harness: start, watch, measure, stop. Nothing outlives the test run."""
+"""Child processes of the harness: start, watch, measure, stop. None outlives the test run."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ LOGBACK: Final = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 class HarnessTimeout(AssertionError):
-    """A bounded wait ended without its condition; the text says what was awaited."""
+    """A bounded wait ended without its condition; the text names the condition."""
 
 
 class StartFailed(AssertionError):
-    """A child ended or stayed silent while starting; the text holds the end of its output."""
+    """A child ended or stayed silent while starting; the text contains the end of its output."""
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str) -> None:
-    """Poll until `condition` holds. A limit below a minute is raised to it: a busy machine must not fail a test."""
+    """Polls until `condition` holds. A limit below a minute is raised to it: a busy machine must not fail a test."""
     timeout_s = max(timeout_s, LIMIT_S)
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -82,10 +82,12 @@ def java_command(
     properties: Mapping[str, str] | None = None,
     classes: str = "",
 ) -> list[str]:
-    """A JVM with Apache's jars (or the given class path) whose logs, home and configuration are in `workdir`."""
+    """Returns the command for a JVM with Apache's jars (or the given class path) whose logs, home and configuration
+    are in `workdir`.
+    """
     conf = workdir / "conf"
     conf.mkdir(parents=True, exist_ok=True)
-    # 4.9.7 looks these up under ROCKETMQ_HOME; 5.5.0 is told by a property.
+    # 4.9.7 looks these up under ROCKETMQ_HOME; 5.5.0 uses a property.
     for name in ("logback_broker.xml", "logback_namesrv.xml", "logback_tools.xml"):
         (conf / name).write_text(LOGBACK)
     settings = {
@@ -113,7 +115,7 @@ def java_command(
 
 
 class ChildProcess:
-    """One child. Its standard input is a pipe we hold: every program of the harness ends when it closes."""
+    """A child process. We hold the pipe of its standard input: every program of the harness ends when it closes."""
 
     def __init__(
         self, name: str, command: Sequence[str], workdir: Path, *, pipe_output: bool = False
@@ -155,7 +157,8 @@ class ChildProcess:
         return self.process.pid
 
     def wait_ready(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Poll `ready`; raise with its last output when it ends or the time (two minutes at least) is over."""
+        """Polls `ready`; raises with the child's last output when it ends or the time (at least two minutes) is over.
+        """
         timeout_s = max(timeout_s, START_LIMIT_S)
         deadline = time.monotonic() + timeout_s
         while not ready():
@@ -166,7 +169,7 @@ class ChildProcess:
             time.sleep(POLL_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, and SIGKILL when that does not end it in time. Safe to call twice."""
+        """Sends SIGTERM, and SIGKILL if that does not end it in time. Safe to call twice."""
         if self._process is None:
             return
         if self.running:
@@ -178,7 +181,7 @@ class ChildProcess:
         self._reap()
 
     def kill(self) -> None:
-        """SIGKILL: what a crash of the machine's process looks like."""
+        """Sends SIGKILL: to others it looks like a crash of the process."""
         if self._process is None:
             return
         if self.running:
@@ -186,7 +189,7 @@ class ChildProcess:
         self._reap()
 
     def pause(self) -> None:
-        """SIGSTOP: the process hangs with its sockets open."""
+        """Sends SIGSTOP: the process hangs with its sockets open."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -202,15 +205,15 @@ class ChildProcess:
                     pass
 
     def rss_bytes(self) -> int:
-        """Resident memory, mapped store files included."""
+        """Returns resident memory, including mapped store files."""
         return self._status_bytes("VmRSS")
 
     def private_bytes(self) -> int:
-        """Resident memory without files: what the process takes from others for good (heap, buffers, code)."""
+        """Returns resident memory without files: the memory the process permanently uses (heap, buffers, code)."""
         return self._status_bytes("RssAnon")
 
     def cpu_seconds(self) -> float:
-        """User and system time so far, all threads."""
+        """Returns user and system time so far, of all threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
@@ -222,7 +225,7 @@ class ChildProcess:
         raise RuntimeError(f"no {field} for {self.name}")
 
     def log_tail(self, lines: int = 60) -> str:
-        """The end of everything it printed or logged."""
+        """Returns the end of everything it printed or logged."""
         return "\n".join(self._tails(lines))
 
     def _tails(self, lines: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Proxies, ours and Apache's, as child processes; and the names the gRPC tests use, created on a broker."""
+"""Our proxy and Apache's as child processes, and the topics and groups of the gRPC tests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _KINDS: Final = {
 def create_typed_topics(
     namesrv: Addressed | str, broker: Addressed | str, prefix: str, suffix: str = ""
 ) -> None:
-    """One topic of each type: prefix, ``Normal`` and so on, suffix."""
+    """Creates one topic of each type: prefix, ``Normal`` and so on, suffix."""
     for name, kind in _KINDS.items():
         create_topic(
             namesrv, broker, f"{prefix}{name}{suffix}", queue_count=2, attributes=f"+message.type={kind}"
@@ -59,7 +59,7 @@ def create_typed_topics(
 
 
 def create_golden_names(namesrv: Addressed | str, broker: Addressed | str) -> None:
-    """Topics and groups of tests/golden/grpc.json."""
+    """Creates the topics and groups of tests/golden/grpc.json."""
     create_typed_topics(namesrv, broker, "G", "C")
     create_topic(namesrv, broker, "GPlainC", queue_count=2)
     create_topic(namesrv, broker, "GROC", queue_count=2, perm=4)
@@ -69,7 +69,7 @@ def create_golden_names(namesrv: Addressed | str, broker: Addressed | str) -> No
 
 
 def create_consumer_group(broker: Addressed | str, group: str, **settings: Any) -> None:
-    """``settings`` are Apache's names."""
+    """Creates a group; ``settings`` use Apache's names."""
     body = {
         "groupName": group,
         "consumeEnable": True,

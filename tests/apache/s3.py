@@ -22,7 +22,7 @@ START_TIMEOUT_S: Final = 60.0
 
 
 def _moto() -> Path:
-    """The server's program, in a virtual environment of its own."""
+    """Returns the server's program, in its own virtual environment."""
 
     def build(target: Path) -> None:
         run_tool([sys.executable, "-m", "venv", str(target)], HERE)
@@ -32,7 +32,7 @@ def _moto() -> Path:
 
 
 def s3a_jars() -> list[str]:
-    """The jars that Spark needs for ``s3a://``."""
+    """Returns the jars that Spark needs for ``s3a://``."""
     pom = HERE / "poms" / "s3a.xml"
 
     def build(target: Path) -> None:
@@ -48,7 +48,7 @@ def s3a_jars() -> list[str]:
 
 
 class S3(ApacheServer):
-    """The server, with nothing in it."""
+    """The server, initially empty."""
 
     def __init__(self) -> None:
         super().__init__("moto", None)
@@ -75,7 +75,7 @@ class S3(ApacheServer):
         """Settings of Spark that use it."""
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until it answers."""
+        """Starts the server and waits until it answers."""
         self._command = [str(_moto()), "-H", "127.0.0.1", "-p", str(self.port)]
         super().start()
         self.wait_ready(self._answers, timeout_s=timeout_s)
@@ -92,7 +92,9 @@ class S3(ApacheServer):
 
 @pytest.fixture
 def s3() -> Iterator[S3]:
-    """An S3 server. Where it or the jars cannot be fetched the test is skipped, or fails where it must not be."""
+    """Yields an S3 server. If it or the jars cannot be fetched, the test is skipped, or fails where skipping is not
+    allowed.
+    """
     try:
         _moto()
         s3a_jars()

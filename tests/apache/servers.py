@@ -53,8 +53,9 @@ def remoting_call(
     version: int = VERSION_CODE,
     timeout_s: float = 3.0,
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request over a connection of its own: (response code, fields, body). Independent of the code under
-    test on purpose. `version` is the client release it claims. Raises OSError when nobody answers."""
+    """Sends one request over a new connection and returns (response code, fields, body). Deliberately independent of
+    the code under test. `version` is the client release it claims. Raises OSError when there is no answer.
+    """
     host, _, port = address.rpartition(":")
     header = {"code": code, "language": LANGUAGE, "version": version, "opaque": next(_opaque), "flag": 0}
     encoded = json.dumps(header | {"extFields": dict(fields or {})}).encode()
@@ -79,14 +80,14 @@ def _read(connection: socket.socket, count: int) -> bytes:
 
 
 class Addressed(Protocol):
-    """Anything clients can be pointed at: Apache's servers here, ours in other tests."""
+    """Anything clients can connect to: Apache's servers here, ours in other tests."""
 
     @property
     def address(self) -> str: ...
 
 
 class ApacheServer(ChildProcess):
-    """What name server and broker share: started by `with`, a directory of their own that goes with them."""
+    """Shared by name server and broker: started by `with`, in a directory that is removed with them."""
 
     def __init__(self, name: str, workdir: Path | None) -> None:
         self._removed_at_close = workdir is None
@@ -106,15 +107,16 @@ class ApacheServer(ChildProcess):
         self.close()
 
     def close(self) -> None:
-        """Kill it, and remove the directory unless the caller named it. `stop()` first where a clean store
-        matters."""
+        """Kills the server, and removes the directory unless the caller named it. Call `stop()` first where a clean
+        store matters.
+        """
         self.kill()
         if self._removed_at_close:
             shutil.rmtree(self.workdir, ignore_errors=True)
 
 
 class ApacheNamesrv(ApacheServer):
-    """A real name server. `stop()`, `kill()` and `start()` again keep the port."""
+    """A real name server. `stop()`, `kill()` and a second `start()` keep the port."""
 
     def __init__(
         self,
@@ -141,7 +143,7 @@ class ApacheNamesrv(ApacheServer):
         }
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until it answers requests."""
+        """Starts the server and waits until it answers requests."""
         config = self.workdir / "namesrv.conf"
         write_properties(config, self._conf)
         self._command = java_command(
@@ -160,7 +162,8 @@ class ApacheNamesrv(ApacheServer):
 
 class ApacheBroker(ApacheServer):
     """A real broker. Keyword arguments are Apache's own option names: `ApacheBroker("5.5.0", namesrv,
-    brokerRole="SLAVE", brokerId=1)`. A `store_dir` of the caller's stays when the broker is closed."""
+    brokerRole="SLAVE", brokerId=1)`. A `store_dir` given by the caller is kept when the broker is closed.
+    """
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ class ApacheBroker(ApacheServer):
         self.version = version
         self.namesrv_address = address_of(namesrv)
         self.store_dir = store_dir if store_dir is not None else self.workdir / "store"
-        # The broker also listens on port - 2, and for its slaves on a port of their own.
+        # The broker also listens on port - 2, and on a separate port for its slaves.
         port, _, ha_port = free_ports(-2, 1)
         self._jvm_args = jvm_args
         self._properties = server_properties(properties)
@@ -215,7 +218,7 @@ class ApacheBroker(ApacheServer):
         self.ha_address = f"127.0.0.1:{self.ha_port}"
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start and wait until the port is open and the broker is registered with every name server."""
+        """Starts the broker and waits until the port is open and it is registered with every name server."""
         config = self.workdir / "broker.conf"
         write_properties(config, self.conf)
         self._command = java_command(
@@ -249,8 +252,9 @@ def create_topic(
     attributes: str = "",
     timeout_s: float = 10.0,
 ) -> None:
-    """Create a topic and wait until the name server routes it. A consumer started before its topic exists finds
-    it only at its next route round, 30 s later."""
+    """Creates a topic and waits until the name server routes it. A consumer started before its topic exists finds it
+    only at its next route round, 30 s later.
+    """
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -271,16 +275,18 @@ def create_topic(
 
 
 def create_group(namesrv: Addressed | str, broker: Addressed | str, group: str) -> None:
-    """Create the retry topic of a consumer group ahead of its first member. Without it a Java consumer learns of
-    that topic only at its next route and rebalance rounds, and a first retry comes up to 50 s late."""
+    """Creates the retry topic of a consumer group before its first member. Otherwise a Java consumer learns of that
+    topic only at its next route and rebalance rounds, and a first retry arrives up to 50 s late.
+    """
     create_topic(namesrv, broker, f"%RETRY%{group}", queue_count=1)
 
 
 def wait_known(
     broker: Addressed | str, *, producer_group: str = "", consumer_group: str = "", timeout_s: float = 10.0
 ) -> None:
-    """Wait until a heartbeat told the broker of a member of these groups. Clients start without waiting for that,
-    and replies and transaction checks go only to a registered producer."""
+    """Waits until a heartbeat has registered a member of these groups with the broker. Clients start without waiting
+    for that, and replies and transaction checks go only to a registered producer.
+    """
     groups = {
         (GET_PRODUCER_CONNECTIONS, "producerGroup"): producer_group,
         (GET_CONSUMER_CONNECTIONS, "consumerGroup"): consumer_group,
@@ -300,8 +306,9 @@ def address_of(server: Addressed | str) -> str:
 
 
 def server_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
-    """System properties of a server, the caller's last. Unless those speak of TLS it is off: a server in the
-    default mode makes itself a certificate at each start, which takes up to ten seconds of CPU."""
+    """Returns the system properties of a server, the caller's last. TLS is off unless those mention it: a server in
+    the default mode creates a certificate at each start, which takes up to ten seconds of CPU.
+    """
     given = dict(properties or {})
     settings = {"rocketmq.broker.diskSpaceWarningLevelRatio": "0.99"}
     if not any(name.startswith("tls.") for name in given):
@@ -310,7 +317,7 @@ def server_properties(properties: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def accepts(address: str) -> bool:
-    """Whether somebody listens there."""
+    """Returns whether a server listens there."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), 1.0):
@@ -320,8 +327,9 @@ def accepts(address: str) -> bool:
 
 
 def cluster_info(namesrv_address: str) -> str | None:
-    """The name server's view of the cluster as it sends it (not strict JSON: broker ids are unquoted), or None
-    when it does not answer."""
+    """Returns the name server's view of the cluster as sent (not strict JSON: broker ids are unquoted), or None when
+    it does not answer.
+    """
     try:
         code, _, body = remoting_call(namesrv_address, GET_BROKER_CLUSTER_INFO)
     except OSError:
@@ -330,7 +338,7 @@ def cluster_info(namesrv_address: str) -> str | None:
 
 
 def write_properties(path: Path, conf: Mapping[str, str | int | bool]) -> None:
-    """Java's properties format; backslashes and non-ASCII escaped as it asks."""
+    """Writes Java's properties format, with backslashes and non-ASCII escaped as it requires."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = []
     for name, value in conf.items():

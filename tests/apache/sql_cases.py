@@ -148,7 +148,7 @@ EXPRESSIONS: Final[list[str]] = [
     "a = a",
     "a > a",
     "a = A",
-    # Nothing there.
+    # Missing properties.
     "a IS NULL",
     "a IS NOT NULL",
     "missing IS NULL",
@@ -178,7 +178,7 @@ EXPRESSIONS: Final[list[str]] = [
     "NOT (missing = 'u' AND b = 'x')",
     "NOT (missing = 'u' OR b = 'x')",
     "b = 'x' OR missing = 'u'",
-    # What cannot be read ends the evaluation of the whole expression.
+    # An unreadable value ends the evaluation of the whole expression.
     "a > 5 OR b = 'abc'",
     "b = 'abc' OR a > 5",
     "NOT (a > 5)",
@@ -340,7 +340,7 @@ EXPRESSIONS: Final[list[str]] = [
     "a > 1 > 2",
     "a = 5 = TRUE",
     "a > 5 < 10",
-    # What stands behind a whole expression.
+    # Text after a complete expression.
     "b = 'x' c = 5",
     "b = 'x' AND",
     "b = 'x' OR",

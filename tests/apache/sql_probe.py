@@ -1,4 +1,4 @@
-"""Ask any broker, Apache's or ours, which messages an SQL92 expression selects, with bare requests.
+"""Determines which messages an SQL92 expression selects on any broker, Apache's or ours, with bare requests.
 
 ``python -m tests.apache.sql_probe`` records ``tests/golden/sql92/apache-5.5.0.json`` from Apache's own broker.
 Everything that can differ from run to run is left out, so a second recording gives the same bytes.
@@ -38,7 +38,7 @@ class SqlProbe:
         create_group(namesrv, broker, group)
 
     def fill(self, messages: list[dict[str, str]]) -> None:
-        """Send every message; its body is its number."""
+        """Sends every message; its body is its number."""
         for number, properties in enumerate(messages):
             text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
             fields = {
@@ -59,7 +59,7 @@ class SqlProbe:
             assert code == 0, (code, properties)
 
     def accepts(self, expression: str) -> bool:
-        """Whether the broker can compile the expression."""
+        """Returns whether the broker can compile the expression."""
         subscription = {
             "classFilterMode": False,
             "codeSet": [],
@@ -77,7 +77,7 @@ class SqlProbe:
         return code == 0
 
     def selected(self, expression: str, count: int) -> list[int]:
-        """Numbers of the messages the expression selects, of the first ``count``."""
+        """Returns the numbers of the messages the expression selects, out of the first ``count``."""
         offset, numbers = 0, []
         while offset < count:
             fields = {
@@ -110,7 +110,7 @@ def _bodies(records: bytes) -> Iterator[bytes]:
 
 
 def record() -> dict[str, Any]:
-    """What Apache's broker does with every expression."""
+    """Records the result of every expression on Apache's broker."""
     with (
         ApacheNamesrv("5.5.0") as namesrv,
         ApacheBroker("5.5.0", namesrv, enablePropertyFilter=True) as broker,

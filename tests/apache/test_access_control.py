@@ -1,8 +1,8 @@
-"""Access control seen by official clients and tools: the same cases against Apache 5.5.0 and ours in one run.
+"""Access control as seen by official clients and tools: the same cases against Apache 5.5.0 and ours in one run.
 
-One broker of each with the same configuration; Java clients of both releases, mqadmin's twelve commands, TLS with
-a default broker, and masters and slaves of either make with authentication on. mqadmin and one of the clients come
-over TLS and check certificates.
+One broker of each with the same configuration; Java clients of both releases, mqadmin's twelve commands, TLS with a
+default broker, and masters and slaves of either make with authentication on. mqadmin and one of the clients use TLS
+and check certificates.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Files(NamedTuple):
 
     @property
     def of_clients(self) -> dict[str, str]:
-        """Use TLS, and check who answers."""
+        """Use TLS, and verify the server's certificate."""
         return {
             "tls.enable": "true",
             "tls.test.mode.enable": "false",
@@ -77,7 +77,7 @@ class Files(NamedTuple):
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Made by the commands of docs/how-to/secure.md."""
+    """Created with the commands of docs/how-to/secure.md."""
     folder = tmp_path_factory.mktemp("tls")
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "secure.md").read_text("utf-8")
     commands = [line.split() for line in page.splitlines() if line.strip().startswith("openssl ")]
@@ -101,7 +101,7 @@ def sides(apache_tools: object, tls: Files) -> Iterator[list[Side]]:
 
 @pytest.fixture(scope="module")
 def shell(apache_tools: object, tls: Files) -> Iterator[AdminShell]:
-    """mqadmin, signed and over TLS."""
+    """Yields mqadmin, signed and over TLS."""
     with AdminShell(LATEST, properties=tls.of_clients) as shell:
         shell.sign_in(ROOT["accessKey"], ROOT["secretKey"])
         yield shell

@@ -84,7 +84,7 @@ def shell(apache_tools: object) -> Iterator[AdminShell]:
 
 
 def refusal(side: Side, call: Callable[[], object]) -> tuple[int | None, str]:
-    """Code and text, without what differs by nature: addresses and the Java frame at the end."""
+    """Returns code and text, without naturally varying parts: addresses and the Java frame at the end."""
     with pytest.raises(ClientError) as caught:
         call()
     text = caught.value.text.replace(side.broker.address, "BROKER")

@@ -1,9 +1,9 @@
-"""`orbitmq admin` and Apache's mqadmin 5.5.0 tell the same facts, of our cluster and of an Apache one.
+"""`orbitmq admin` and Apache's mqadmin 5.5.0 report the same facts about our cluster and an Apache one.
 
-Both tools ask the same cluster the same question. What they print is read into facts, without layout, and the facts
-must be equal. What moves between two questions (rates, times of day) is masked, and a question whose answer may just
-have changed is asked again. Commands that change something are given by each tool to a thing of its own, and the two
-things must be alike afterwards.
+Both tools send the same query to the same cluster. Their output is parsed into facts, without layout, and the facts
+must be equal. Values that change between two queries (rates, times of day) are masked, and a query whose result may
+just have changed is repeated. For commands that change something, each tool changes its own object, and the two
+objects must be alike afterwards.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from orbitmq.cli.admin import AREAS, admin_commands, declarations
 
 AGREE_S: Final = 60.0
 ALL: Final = frozenset(name for names in AREAS.values() for name in names)
-# ACL 2.0 of the Apache broker: on, but not asked of clients.
+# ACL 2.0 of the Apache broker: on, but not required from clients.
 AUTH: Final[dict[str, Any]] = {
     "authenticationProvider": "org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
     "authenticationMetadataProvider": (
@@ -82,7 +82,7 @@ def orbitmq(side: Side, command: str, *more: str) -> Result:
 
 
 def said(side: Side, command: str) -> str:
-    """What our tool prints of a command that must work."""
+    """Returns the output of our tool for a command that must succeed."""
     result = orbitmq(side, command)
     assert result.exit_code == 0, f"{side.name}: {command}\n{result.output}"
     return result.stdout
@@ -127,17 +127,17 @@ def settings(side: Side, text: str) -> list[str]:
 
 
 def names_of_figures(side: Side, text: str) -> list[str]:
-    """`key: value` lines whose value moves: the keys."""
+    """Returns the keys of `key: value` lines whose value changes."""
     return sorted(re.findall(r"^(\w+) *: ", text, re.MULTILINE))
 
 
 def documents(side: Side, text: str) -> Any:
-    """JSON in an output; Apache leaves number keys bare."""
+    """Returns the JSON documents in an output; Apache leaves numeric keys unquoted."""
     return json.loads(re.sub(r"([{,]\s*)(\d+):", r'\1"\2":', text[text.index("{") : text.rindex("}") + 1]))
 
 
 def members(side: Side, text: str) -> list[str]:
-    """Number, client and version of members; Apache adds the file it wrote."""
+    """Returns number, client and version of members; Apache adds the file it wrote."""
     return [" ".join(line.split()[:3]) for line in rows(side, text) if line[:1].isdigit()]
 
 
@@ -151,7 +151,8 @@ def our_producers(side: Side, text: str) -> list[str]:
 
 
 def their_shares(side: Side, text: str) -> dict[str, int]:
-    """How many queues each client gets; which ones, a tool cannot tell that does not sort them as clients do."""
+    """Returns how many queues each client gets. A tool that does not sort them like clients cannot tell which ones.
+    """
     return {client: len(queues) for client, queues in documents(side, text)["result"].items()}
 
 
@@ -164,7 +165,7 @@ _LOCAL: Final = re.compile(r"^Message Body (Path|Size):")
 
 
 def detail(side: Side, text: str) -> list[str]:
-    """The fields of a message and what each group did with it."""
+    """Returns the fields of a message and how each group handled it."""
     fields = [line for line in lines(side, text) if re.match(r"[A-Z]\w*( \w+)?: ", line)]
     theirs = re.findall(r"consumerGroup=(\S+), trackType=(\w+)", text)
     ours = re.findall(r"^(\S+) +([A-Z_]+)(?: +code.*)?$", text, re.MULTILINE)
@@ -219,7 +220,7 @@ def our_units(side: Side, text: str) -> list[str]:
 
 
 def runnings(side: Side, text: str) -> list[str]:
-    """What a consumer says of itself, up to figures that move and stacks."""
+    """Returns a consumer's report about itself, without changing values and stacks."""
     head = text.partition("#Consumer Offset#")[0]
     return [
         re.sub(r"^((?:messageListener|PROP_\w*TIMESTAMP|consumeTimestamp|subscription)) : .*", r"\1", line)
@@ -232,8 +233,9 @@ def runnings(side: Side, text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A command, a text mqadmin prints of it (so that two failures do not pass for agreement), and the readers of
-    either tool's output."""
+    """A command, a text mqadmin prints for it (so that two failures do not count as agreement), and the parsers of
+    either tool's output.
+    """
 
     command: str
     shows: str
@@ -254,7 +256,7 @@ class Look:
 
 
 def agree(look: Look, side: Side, shell: AdminShell) -> None:
-    """Both tell the same, at the latest when what just moved has settled."""
+    """Checks that both tools report the same, at the latest when recent changes have settled."""
     last: list[tuple[Any, Any]] = []
 
     def same() -> bool:
@@ -328,7 +330,7 @@ def test_both_tools_tell_the_same(name: str, look: Look, clusters: Sides, mqadmi
 
 
 def test_cluster_list_tells_the_same_of_every_broker(clusters: Sides, mqadmin: AdminShell) -> None:
-    """Rates, hours and disk move; who is where, in which version and whether it is active does not."""
+    """Rates, hours and disk usage change; addresses, versions and activity do not."""
 
     def still(side: Side, text: str) -> list[Any]:
         found = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
@@ -390,7 +392,7 @@ def test_traces_are_told_alike(clusters: Sides, mqadmin: AdminShell) -> None:
 
 
 def change(side: Side, shell: AdminShell, command: str, shows: str = "success") -> None:
-    """Give a command to both tools: `{who}` is `theirs` for mqadmin and `ours` for our tool."""
+    """Runs a command with both tools: `{who}` is `theirs` for mqadmin and `ours` for our tool."""
     facts = side.facts()
     theirs = [part.format(**facts, who="theirs") for part in command.split()]
     output = shell.run(*theirs, namesrv=side.namesrv).output
@@ -399,7 +401,7 @@ def change(side: Side, shell: AdminShell, command: str, shows: str = "success") 
 
 
 def alike(side: Side, shell: AdminShell, command: str, shows: str) -> None:
-    """mqadmin shows the same of what either tool made, but for the name."""
+    """Checks that mqadmin shows the same for the objects of both tools, except for their names."""
     told: list[list[str]] = []
 
     def same() -> bool:
@@ -646,7 +648,7 @@ def test_what_a_broker_refuses_is_an_error_with_its_code(clusters: Sides) -> Non
 
 
 def compared() -> set[str]:
-    """Names of the commands given to both tools above, on both clusters."""
+    """Returns the names of the commands run with both tools above, on both clusters."""
     source = "\n".join(_SOURCES)
     return {name for name in ALL if re.search(rf"\b{name}\b", source)}
 
@@ -684,7 +686,7 @@ def test_at_least_fifty_commands_are_compared_on_both_clusters() -> None:
 
 
 def test_every_command_is_known_to_mqadmin(apache_tools: None, mqadmin: AdminShell) -> None:
-    """Names and short flags are those of 5.5.0; what is ours alone says so."""
+    """Names and short flags are those of 5.5.0; our own additions are marked."""
     known = re.findall(r"^ {3}(\w+) ", mqadmin.run().output, re.MULTILINE)
     assert ALL - set(known) == {"changeRole"}
     more: dict[str, set[str]] = {}

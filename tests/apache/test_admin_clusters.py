@@ -1,4 +1,4 @@
-"""`orbitmq admin` on clusters of other shapes: Apache 4.9.7, Apache with controllers, a master with its slave."""
+"""`orbitmq admin` on other kinds of clusters: Apache 4.9.7, Apache with controllers, a master with its slave."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAIT_S: Final = 20.0
 
 @dataclass(slots=True)
 class Small(Side):
-    """A cluster without data: nothing but its servers can be named."""
+    """A cluster without data, in which only the servers have names."""
 
     slave: str = ""
 

@@ -1,6 +1,6 @@
-"""The codes in tests/integration/bad_requests.json are what a real Apache 5.5.0 broker answers.
+"""Checks that the codes in tests/integration/bad_requests.json are those of a real Apache 5.5.0 broker.
 
-Run this module as a program to record them anew: ``python -m tests.apache.test_broker_bad_input``.
+Run this module as a program to record them again: ``python -m tests.apache.test_broker_bad_input``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GET_MAX_OFFSET = 30
 
 
 class RawClient:
-    """One connection with JSON headers and none of our code."""
+    """One connection with JSON headers that uses none of our code."""
 
     def __init__(self, server: Addressed) -> None:
         host, _, port = server.address.rpartition(":")
@@ -32,7 +32,7 @@ class RawClient:
         self._socket.close()
 
     def ask(self, code: int, fields: Mapping[str, str], body: bytes) -> int | None:
-        """The code of the answer; None when there is none."""
+        """Returns the code of the response, or None without one."""
         self._opaque += 1
         header = {
             "code": code,
@@ -66,7 +66,7 @@ class RawClient:
 
 
 def record(namesrv: Addressed, broker: Addressed) -> dict[str, int | None]:
-    """Ask every case of a fresh broker."""
+    """Sends every case to a fresh broker and returns the response codes."""
     for topic in (bad_requests.SEND_TOPIC, bad_requests.READ_TOPIC):
         create_topic(namesrv, broker, topic)
     client = RawClient(broker)

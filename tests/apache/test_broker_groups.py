@@ -1,4 +1,5 @@
-"""Groups of official consumers on our broker: queues reassigned on join and leave, offsets that outlive it."""
+"""Groups of official consumers on our broker: queues reassigned on join and leave, offsets that survive the broker.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tests.apache.ours import OrbitCluster, orbit_cluster
 
 Unique = Callable[[str], str]
 SHARED_S = 30.0
-# A member that has to wait for its own round rebalances every 20 s; a notified one at once.
+# A member that has to wait for its own round rebalances every 20 s; a notified one immediately.
 NOTIFIED_S = 6.0
 QUERY_CONSUMER_OFFSET = 14
 
@@ -38,7 +39,7 @@ def shares(members: Sequence[PushConsumer], topic: str) -> list[list[Queue]]:
 def wait_for_shares(
     members: Sequence[PushConsumer], topic: str, wanted: list[int], *, timeout_s: float = SHARED_S
 ) -> None:
-    """Each queue at exactly one member, in shares of these sizes."""
+    """Waits until each queue has exactly one member, in shares of these sizes."""
 
     def fair() -> bool:
         found = shares(members, topic)
@@ -78,7 +79,7 @@ def share_eight_queues(
         members.append(join(doomed, cluster, group, topic, orderly=orderly))
         wait_for_shares(members, topic, [2, 3, 3])
         members.pop()
-    # That process was killed: the broker sees the connection go and tells the others.
+    # That process was killed: the broker sees the connection close and notifies the others.
     wait_for_shares(members, topic, [4, 4], timeout_s=after_crash_s)
     for queue in producer.queues(topic):
         producer.send(Message(topic=topic, body=b"b"), queue=queue)
@@ -122,7 +123,7 @@ def test_three_orderly_members_share_eight_queues_once_the_locks_of_a_dead_one_e
 
 @contextmanager
 def sending(producer: Producer, topic: str, *, pause_s: float = 0.002) -> Iterator[list[bytes]]:
-    """Sends from a thread; returns the bodies the broker acknowledged so far."""
+    """Sends from a thread; yields the bodies the broker has acknowledged so far."""
     acknowledged: list[bytes] = []
     over = threading.Event()
 
@@ -173,7 +174,9 @@ def test_nothing_is_missed_while_members_come_and_go(
 def wait_for_deliveries(
     members: Sequence[PushConsumer], producer: Producer, topic: str, wanted: list[int]
 ) -> None:
-    """As ``wait_for_shares`` for clients that do not tell their queues: by who gets what is sent to each queue."""
+    """Works like ``wait_for_shares`` for clients that do not report their queues: it looks at which member receives
+    the messages of each queue.
+    """
     queues = producer.queues(topic)
 
     def fair() -> bool:
@@ -244,7 +247,7 @@ def test_offsets_of_a_go_group_outlive_the_broker(
 
 
 def committed(cluster: OrbitCluster, group: str, topic: str, queue_count: int) -> list[int]:
-    """The group's offsets as the broker has them, asked without a client that would join the group."""
+    """Returns the group's offsets as the broker has them, queried without a client that would join the group."""
     offsets = []
     for queue_id in range(queue_count):
         fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
@@ -274,7 +277,7 @@ def test_committed_offsets_outlive_the_broker(
         if end == "stop":
             assert cluster.broker.exit_code(timeout_s=10) == 0
         else:
-            # What kill -9 may cost is the time between two flushes of the table, no more.
+            # kill -9 may cost the time between two flushes of the table, but no more.
             wait_until(
                 lambda: offsets_file.exists() and f"{topic}@{group}" in offsets_file.read_text(),
                 timeout_s=20,

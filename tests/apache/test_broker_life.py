@@ -1,5 +1,6 @@
-"""Several brokers behind one name server, a broker that is stopped, one that is killed, and how fast a waiting
-consumer gets its message; all seen by the official clients."""
+"""Several brokers behind one name server, a stopped broker, a killed one, and how fast a waiting consumer gets its
+message, all as seen by the official clients.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ LATENCY_MEDIAN_MS = 1_000.0
 
 
 class Load:
-    """Official producers sending from threads; keeps what was acknowledged, by place in its queue."""
+    """Official producers sending from threads; records the acknowledged messages by their position in the queue."""
 
     def __init__(self, producers: list[Producer], topic: str) -> None:
         self.acknowledged: dict[tuple[Queue, int], bytes] = {}
@@ -74,7 +75,7 @@ class Load:
 def stored_bodies(
     java: JavaClients, cluster: OrbitCluster, topic: str, group: str
 ) -> dict[Queue, list[bytes]]:
-    """Every message of the topic, by queue, in order."""
+    """Returns every message of the topic, by queue, in order."""
     consumer = java.pull_consumer(group, cluster.namesrv)
     found: dict[Queue, list[bytes]] = {}
     for queue in consumer.queues(topic):
@@ -200,7 +201,7 @@ def test_one_topic_over_several_brokers(any_client: Clients, unique: Unique) -> 
 def test_waiting_consumer_gets_a_message_at_once(
     java: str, request: pytest.FixtureRequest, ours: OrbitCluster, unique: Unique
 ) -> None:
-    """The figure is measured by benchmarks/broker.py; this bound only tells a wake-up from a poll."""
+    """benchmarks/broker.py measures the latency; this bound only distinguishes a wake-up from a poll."""
     clients: JavaClients = request.getfixturevalue(java)
     topic = ours.create_topic(unique("topic"), queue_count=1)
     producer = clients.producer(unique("producers"), ours.namesrv)

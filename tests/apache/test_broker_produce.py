@@ -1,4 +1,4 @@
-"""Every way to send with every official client. Clients must see the same from both brokers."""
+"""Sends in every way with every official client. Clients must see the same from both brokers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NASTY: Final = 'größe "quoted" \\ back\tslash\n新しい 🚀 {"a":1}'
 
 
 def shown(result: SendResult, cluster: Cluster, *, chosen: bool) -> dict[str, Any]:
-    """A send's result without what two runs cannot share; ids are checked here instead."""
+    """Returns a send's result without values that differ between runs; ids are checked here instead."""
     ids = (result.offset_msg_id or "").split(",")
     for one in ids:
         host, port = cluster.broker.address.split(":")
@@ -50,7 +50,7 @@ def shown(result: SendResult, cluster: Cluster, *, chosen: bool) -> dict[str, An
 
 
 def stored(message: Received) -> dict[str, Any]:
-    """A message without what two runs cannot share."""
+    """Returns a message without values that differ between runs."""
     volatile = {"UNIQ_KEY", "MAX_OFFSET", "CONSUME_START_TIME", "TRAN_MSG", "MIN_OFFSET"}
     properties = {name: value for name, value in message.properties.items() if name not in volatile}
     return {
@@ -72,7 +72,7 @@ def stored(message: Received) -> dict[str, Any]:
 def send_in_every_way(
     clients: Clients, cluster: Cluster, topic: str, groups: tuple[str, str]
 ) -> tuple[list[dict[str, Any]], list[Received]]:
-    """Results of all sends, and all messages by body."""
+    """Returns the results of all sends, and all messages by body."""
     producer = clients.producer(groups[0], cluster.namesrv)
     queues = producer.queues(topic)
     assert [queue.queue_id for queue in queues] == [0, 1, 2, 3]
@@ -99,7 +99,7 @@ def send_in_every_way(
     many = [message(b"m%d" % n) for n in range(20)]
     sent = producer.send_many(many, mode="async", queue=queues[1])
     assert {result.queue for result in sent} == {queues[1]}
-    # Async sends may pass each other on the way, but every place in the queue is taken once.
+    # Async sends may overtake each other, but every position in the queue is used once.
     assert len({result.queue_offset for result in sent}) == 20
     results += [(result, False) for result in sent]
     expected = {b"sync", b"async", b"queue", b"index", NASTY.encode(), b"unwaited", b"h1", b"h2", b"oneway"}

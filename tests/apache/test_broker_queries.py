@@ -1,4 +1,4 @@
-"""Messages found again by key, unique key, offset id and time; groups sent back to an earlier message."""
+"""Finds messages by key, unique key, offset id and time, and resets groups to an earlier message."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_messages_are_found_again_after_a_restart_and_after_a_kill(
             end()
             cluster.broker.start()
             for number in (0, 17, 49):
-                # The client may need a moment to find the broker again.
+                # The client may need some time to find the broker again.
                 wait_until(
                     lambda number=number: _found(producer, topic, f"k{number}") == [b"%d" % number],  # type: ignore[misc]  # a default binds the loop's value
                     timeout_s=20,

@@ -1,7 +1,8 @@
-"""The same requests about clients, offsets, locks, topics and groups to Apache's broker and to ours.
+"""Sends the same requests about clients, offsets, locks, topics and groups to Apache's broker and to ours.
 
-Bare requests, good and bad, over one connection each: what comes back must have the same code, the same header fields
-and the same body, and notices must come at the same places. Where ours differs on purpose, the table says why.
+Valid and invalid bare requests go over one connection each. The responses must have the same code, the same header
+fields and the same body, and notifications must arrive at the same points. Where ours differs on purpose, the table
+says why.
 """
 
 from __future__ import annotations
@@ -304,7 +305,7 @@ def test_every_request_is_answered_alike(
 def test_whole_tables_have_the_same_entries(
     ours: OrbitCluster, apache_cluster: ApacheCluster, unique: Callable[[str], str]
 ) -> None:
-    """21 and 201: what both brokers were told, and what they bring along themselves."""
+    """Codes 21 and 201: the entries sent to both brokers, and their built-in ones."""
     prefix = unique("whole")
     tables = []
     for address in (ours.broker.address, apache_cluster.broker.address):
@@ -321,7 +322,7 @@ def test_whole_tables_have_the_same_entries(
     assert list(our_groups) == list(their_groups)
 
     def kept(table: dict[str, Any]) -> dict[str, Any]:
-        """Without what other tests made on one of the brokers."""
+        """Drops entries that other tests created on one of the brokers."""
         return {
             name: entry
             for name, entry in table.items()

@@ -1,4 +1,6 @@
-"""Filters by class: official Java consumers pull through ``orbitmq filtersrv`` what a Python class selects."""
+"""Filters by class: official Java consumers pull the messages selected by a Python class through ``orbitmq
+filtersrv``.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def filtering(apache_tools: None) -> Iterator[OrbitCluster]:
 
 @contextmanager
 def filter_server(cluster: OrbitCluster, topic: str, *arguments: str) -> Iterator[OrbitFilterServer]:
-    """A filter server that routes of the topic name already."""
+    """Yields a filter server that routes of the topic already name."""
     with OrbitFilterServer(cluster, *arguments) as server:
 
         def in_route() -> bool:
@@ -71,7 +73,7 @@ def consume(
     )
     with java.push_consumer(group, cluster.namesrv, {topic: wanted}, from_first=True) as consumer:
         consumer.wait_bodies({b"7", b"9"})
-        # While it waits: a message that is passed over and one that is selected.
+        # While it waits: a message that is skipped and one that is selected.
         producer.send(Message(topic=topic, body=b"no", properties={"price": "1"}))
         producer.send(Message(topic=topic, body=b"late", properties={"price": "70"}))
         consumer.wait_bodies({b"late"})
@@ -105,7 +107,7 @@ ROOT: dict[str, Any] = {"accessKey": "root", "secretKey": "root-secret-1"}
 def test_consumer_of_a_secured_broker_gets_what_its_own_rights_allow(
     java_legacy: JavaClients, unique: Unique, tmp_path: Path
 ) -> None:
-    """The filter server passes the consumer's signature on; its own user may register and no more."""
+    """The filter server forwards the consumer's signature; its own user may only register."""
     topic, group = unique("topic"), unique("group")
     (tmp_path / "shop.py").write_text(SOURCE)
     secured: dict[str, Any] = {

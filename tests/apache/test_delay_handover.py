@@ -1,4 +1,4 @@
-"""Messages that wait while their broker goes: a store that changes hands between ours and Apache's, and kill -9."""
+"""Messages that wait while their broker stops: a store handed over between ours and Apache's, and kill -9."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Delay levels and timers with the official Java client: never early, in order, as they look against Apache.
+"""Delay levels and timers with the official Java client: never early, in order, and with the same fields as on
+Apache.
 
-How late a delivery may be is tested with a virtual clock in tests/unit/broker/delivery."""
+How late a delivery may be is tested with a virtual clock in tests/unit/broker/delivery.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def now_ms() -> int:
 def test_levels_fire_in_order_and_none_early(
     ours: OrbitCluster, java_latest: JavaClients, unique: Unique
 ) -> None:
-    """Levels 1 and 2, and one above the highest, which is the highest. Longer levels are the same code."""
+    """Levels 1 and 2, and one above the highest, which counts as the highest. Longer levels use the same code."""
     topic = ours.create_topic(unique("T"))
     producer = java_latest.producer(unique("PG"), ours.namesrv)
     consumer = java_latest.push_consumer(unique("CG"), ours.namesrv, {topic: "*"}, from_first=True)
@@ -46,7 +48,7 @@ def test_levels_fire_in_order_and_none_early(
 
 
 def delayed(cluster: OrbitCluster | ApacheCluster, java: JavaClients, unique: Unique) -> list[dict[str, Any]]:
-    """What a consumer sees of messages with every kind of delay."""
+    """Returns the consumer's view of messages with every kind of delay."""
     topic = cluster.create_topic(unique("T"), queue_count=1)
     producer = java.producer(unique("PG"), cluster.namesrv)
     consumer = java.push_consumer(unique("CG"), cluster.namesrv, {topic: "*"}, from_first=True)
@@ -142,7 +144,7 @@ def test_a_clean_restart_repeats_and_loses_nothing(
         with broker:
             consumer = java_latest.push_consumer(unique("CG"), namesrv, {topic: "*"}, from_first=True)
             consumer.wait_bodies(bodies)
-            # A level delivers in order, so whatever it repeats comes before these. Two of each kind: both queues.
+            # A level delivers in order, so any repeated messages come before these. Two of each kind: both queues.
             for number in range(2):
                 for kind, more in (("level", {"delay_level": 1}), ("timer", {"delay_ms": 1_500})):
                     body = f"last {kind} {number}".encode()

@@ -1,4 +1,4 @@
-"""The whole demo, with Spark. Here because it needs Java: this is the folder that may say so."""
+"""The whole demo, with Spark. It is in this folder because it needs Java."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def namesrv(apache_tools: None) -> Iterator[OrbitNamesrv]:
 
 
 class Load:
-    """A producer that sends all the time, from a thread of its own, and what became of it."""
+    """A producer that sends continuously from its own thread, and the outcomes."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self._producer = producer
@@ -82,7 +82,7 @@ class Load:
                 self.unsure.append(body)
 
     def wait_more(self, count: int, timeout_s: float) -> float:
-        """Until so many more are safe; returns the seconds until the first of them."""
+        """Waits until that many more are safe; returns the seconds until the first of them."""
         began, before = time.monotonic(), len(self.safe)
         wait_until(lambda: len(self.safe) > before, timeout_s=timeout_s, what="a send that is safe")
         first_s = self.last_safe - began
@@ -91,7 +91,7 @@ class Load:
 
 
 class ProxyThread:
-    """A `ChaosProxy` with a loop of its own, since these tests are plain ones."""
+    """A `ChaosProxy` with its own loop, since these tests are synchronous."""
 
     def __init__(self, port: int) -> None:
         self._loop = asyncio.new_event_loop()
@@ -137,7 +137,7 @@ def log_of(broker: OrbitBroker) -> bytes:
 
 
 def wait_whole(master: OrbitBroker, slave: OrbitBroker) -> None:
-    """The slave is in sync and has everything."""
+    """Waits until the slave is in sync and has everything."""
     wait_until(
         lambda: ha_status(master).get("inSyncSlaveNums") == 1 and log_end(master) == log_end(slave),
         timeout_s=30,
@@ -192,7 +192,7 @@ def test_killed_master_is_replaced_and_what_nobody_else_had_goes_when_it_returns
             proxies[old].do("cut", "heal")
             took_s = load.wait_more(100, NEW_MASTER_S)
             assert took_s < NEW_MASTER_S
-            # Of the first, the message may have passed before the proxy stalled, and only its confirmation not.
+            # The first message may have passed before the proxy stalled, with only its confirmation missing.
             unsure = load.unsure[1:]
             old.start()
             wait_whole(new, old)
@@ -205,8 +205,8 @@ def test_killed_master_is_replaced_and_what_nobody_else_had_goes_when_it_returns
         assert log == log_of(old)
         assert not [body for body in unsure if body in log], "never acknowledged, and gone everywhere"
         consumer.wait_bodies(load.safe, timeout_s=30)
-        # The one that came back has everything: it is master again. The other one hangs meanwhile and wakes up in the
-        # belief that it is master still.
+        # The returned one has everything, so it becomes master again. The other one hangs meanwhile and wakes up
+        # believing that it is still master.
         new.pause()
         with Load(producer, topic) as more:
             more.wait_more(50, 2 * NEW_MASTER_S)
@@ -250,15 +250,16 @@ def test_killed_master_without_failover_is_read_from_its_slave_and_loses_nothing
         consumer.wait_bodies(load.safe, timeout_s=LIMIT_S)
         wait_whole(master, slave)
         assert log_of(master) == log_of(slave)
-        # What was committed to the slave meanwhile comes to the master with the client's next commit.
+        # Offsets committed to the slave meanwhile reach the master with the client's next commit.
         wait_committed(consumer, master, readers, topic, len(load.safe))
         master.check_log()
         slave.check_log()
 
 
 def wait_committed(consumer: PushConsumer, broker: OrbitBroker, group: str, topic: str, least: int) -> None:
-    """Until the broker has this offset. The consumer sends offsets oneway and up to its oldest unfinished message,
-    which may be behind the last delivery."""
+    """Waits until the broker has this offset. The consumer sends offsets oneway and only up to its oldest unfinished
+    message, which may be behind the last delivery.
+    """
 
     def done() -> bool:
         consumer.persist()

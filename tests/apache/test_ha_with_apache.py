@@ -1,6 +1,7 @@
-"""Replication with the real broker: an Apache slave behind our master, our slave behind an Apache master, and both
+"""Replication with the real broker: an Apache slave behind our master, our slave behind an Apache master, and two of
 ours, under one name server and the official client. One test, in order, since an Apache slave copies its master's
-tables only once a minute."""
+tables only once a minute.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class Group:
     topic: str = ""
 
     def log_end(self, broker: Server) -> int:
-        """Where the log ends; -1 when the broker refuses, as an Apache one under load does."""
+        """Returns where the log ends; -1 when the broker refuses, as an Apache one does under load."""
         code, _, body = remoting_call(broker.address, GET_BROKER_RUNTIME_INFO, timeout_s=10)
         return int(json.loads(body)["table"]["commitLogMaxOffset"]) if code == 0 else -1
 
@@ -65,7 +66,7 @@ class Group:
         wait_until(equal, timeout_s=60, what=f"the slave of {self.name}\n{self.slave.log_tail()}")
 
     def assert_equal_logs(self) -> None:
-        """File by file, up to the end of the log."""
+        """Compares the logs file by file, up to the end of the log."""
         self.wait_caught_up()
         end = self.log_end(self.slave)
         assert end > 0
@@ -89,7 +90,7 @@ class Group:
         return javajson.loads(content).get(member) if content else None
 
     def differing(self) -> list[tuple[str, Any, Any]]:
-        """Tables the slave does not have as the master has them, or that nobody has."""
+        """Returns the tables that differ between slave and master, or that neither has."""
         found = [
             (name, self.table(self.master, name, member), self.table(self.slave, name, member))
             for name, member in (
@@ -209,7 +210,7 @@ def test_apache_and_our_brokers_replicate_each_other(
 
 
 def check_repair(damaged: Server, other: Server, copy: Path) -> None:
-    """Rot in a copy of one broker's log is fetched again from the other one, which runs."""
+    """Corrupts a copy of one broker's log and repairs it from the other broker, which is running."""
     shutil.copytree(damaged.store_dir, copy)
     segment = copy / "commitlog" / f"{0:020d}"
     whole = segment.read_bytes()

@@ -1,4 +1,4 @@
-"""The harness proves itself: Apache's clients against Apache's servers."""
+"""Tests the harness itself: Apache's clients against Apache's servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JAVA_CLIENTS = ALL_CLIENTS[:2]
 
 @pytest.fixture(scope="module")
 def apache_cluster(apache_tools: None) -> Iterator[ApacheCluster]:
-    """One of its own: its tests commit transactions (see ``tests/apache/fixtures.py``)."""
+    """A separate cluster, because these tests commit transactions (see ``tests/apache/fixtures.py``)."""
     with started_cluster() as cluster:
         yield cluster
 

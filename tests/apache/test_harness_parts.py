@@ -1,4 +1,4 @@
-"""What the harness does without a server: looking for its tools, reading what programs print."""
+"""Tests the parts of the harness that need no server: looking for its tools, parsing the output of programs."""
 
 from __future__ import annotations
 

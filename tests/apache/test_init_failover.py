@@ -1,4 +1,4 @@
-"""The files of ``orbitmq init failover`` run unchanged with a real etcd."""
+"""Runs the files of ``orbitmq init failover`` unchanged with a real etcd."""
 
 from __future__ import annotations
 

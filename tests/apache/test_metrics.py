@@ -1,4 +1,5 @@
-"""The exporter of a real Apache 5.5.0 broker beside ours: the same work, then names, kinds, labels and figures."""
+"""Compares our exporter with that of a real Apache 5.5.0 broker: the same work, then names, kinds, labels and values.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def outcome(state: TransactionState, _message: Message, _id: str) -> Transaction
 
 
 async def work(name_server: str, watch: Callable[[], None]) -> None:
-    """A bit of everything; ``watch`` is called while the clients are still there."""
+    """Does work of every kind; ``watch`` is called while the clients are still connected."""
     async with Producer("meters", name_server, check=lambda _: TransactionState.UNKNOWN) as producer:
         for size in (100, 100, 100, 2_000):
             await producer.send(Message(TOPIC, b"x" * size))
@@ -109,7 +110,7 @@ async def work(name_server: str, watch: Callable[[], None]) -> None:
 
 
 def settled(address: str) -> dict[str, Metric]:
-    """A scrape once the consumer has committed everything and its dead letter is there."""
+    """Returns a scrape taken once the consumer has committed everything and its dead letter is stored."""
     deadline = time.monotonic() + 30
     while True:
         families = scrape(address)

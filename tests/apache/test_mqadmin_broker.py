@@ -1,4 +1,4 @@
-"""Apache's mqadmin asks our broker and Apache's the same questions, about the same data, and prints the same.
+"""Apache's mqadmin sends the same queries about the same data to our broker and Apache's, and prints the same.
 
 Two clusters go through the same steps of the same Java clients. Every command then runs on both, and what it prints
 is compared line by line, in any order, after replacing what must differ: addresses, times, ids, texts of errors.
@@ -70,7 +70,7 @@ class Side:
     admin: Admin | None = None
 
     def facts(self) -> dict[str, str]:
-        """What commands are told in place of {braces}."""
+        """Returns the values that replace {braces} in commands."""
         return {
             "broker": self.broker.address,
             "namesrv": self.namesrv.address,
@@ -121,7 +121,8 @@ def legacy_shell(apache_tools: None) -> Iterator[AdminShell]:
 
 
 def fill(side: Side, java: JavaClients) -> None:
-    """Topics, messages with tags and keys, a group that is done, one that filters, one that lags."""
+    """Creates topics, messages with tags and keys, and three groups: one finished, one that filters, one that lags.
+    """
     namesrv, broker = side.namesrv, side.broker
     create_topic(namesrv, broker, TOPIC, queue_count=4)
     create_topic(namesrv, broker, "other", queue_count=2)
@@ -172,7 +173,7 @@ def commit(side: Side, group: str, topic: str, queue_id: int, offset: int) -> No
 
 
 def all_consumed(side: Side, group: str, topic: str) -> bool:
-    """Whether the broker has the group at the end of every queue."""
+    """Returns whether the group is at the end of every queue on the broker."""
     queues, end = (4, MESSAGES // 4) if topic == TOPIC else (2, 2)
     for queue_id in range(queues):
         fields = {
@@ -207,7 +208,7 @@ _OWN_PROGRESS: Final = re.compile(r"RMQ_SYS_\w*TRANS_\w*HALF_TOPIC")
 
 
 def plain(side: Side, text: str, masks: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """The lines of an output without what belongs to one side only, sorted."""
+    """Returns the sorted lines of an output without the parts specific to one side."""
     text = text.replace(str(side.directory), "DIR").replace(str(side.broker.workdir), "WORK")
     text = text.replace(side.broker.address, "BROKER").replace(side.namesrv.address, "NAMESRV")
     for number, sent in enumerate(side.sent):
@@ -237,15 +238,16 @@ def difference(outputs: Sequence[list[str]]) -> str:
 
 
 def wait_for(sides: Sides, condition: Callable[[Side], bool], what: str) -> None:
-    """Wait until a condition holds on both."""
+    """Waits until a condition holds on both."""
     for side in sides:
         wait_until(functools.partial(condition, side), timeout_s=WAIT_S, what=f"{what} of {side.name}")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A command, a text it must print (so that two failures do not pass for two equal answers), and what else to
-    mask in its output. One that `settles` may have to be asked again, until a change has reached the name server."""
+    """A command, a text it must print (so that two failures do not count as equal results), and what else to mask in
+    its output. A case that `settles` may have to be repeated until a change has reached the name server.
+    """
 
     command: str
     shows: str
@@ -352,8 +354,10 @@ LATEST_LOOKS: Final = (
 
 
 def test_stats_all_counts_the_same(sides: Sides, shell: AdminShell) -> None:
-    """Counters appear with the next sample, which both brokers take every ten seconds. First in this file: a minute
-    after the last message its count leaves the sum of the minute, and that of the hour has it ten minutes later."""
+    """Counters appear with the next sample, which both brokers take every ten seconds. First in this file: one minute
+    after the last message its count drops out of the sum of the minute, and that of the hour includes it only ten
+    minutes later.
+    """
 
     def counted(side: Side) -> bool:
         rows = shell.run("statsAll", "-t", TOPIC, namesrv=side.namesrv).rows()
@@ -380,7 +384,7 @@ def test_old_mqadmin_prints_the_same(case: Case, sides: Sides, legacy_shell: Adm
 # -- commands whose output needs more than masks -----------------------------------------------------------
 
 
-# What depends on the moment, the machine or the place of the store. All else must be equal, keys included.
+# Values that depend on the time, the machine or the location of the store. All others must be equal, keys included.
 _MOMENTARY: Final = (
     r"^(bootTimestamp|runtime|earliestMessageTimeStamp|commitLogDirCapacity|commitLogDiskRatio\S*|"
     r"consumeQueueDiskRatio|get\w+Tps|putTps|getMessageEntireTimeMax|putMessageEntireTimeMax|putLatency\w+|"
@@ -400,13 +404,13 @@ def test_broker_status_has_the_same_keys_and_values(sides: Sides, shell: AdminSh
 
 
 LOCAL_OPTIONS: Final = {
-    "allAckInSyncStateSet",  # our failover acknowledges only what everybody in sync has, unless told otherwise
+    "allAckInSyncStateSet",  # our failover by default acknowledges only what the whole in-sync set has
     "bindAddress",
     "bitMapLengthConsumeQueueExt",  # Apache works it out from its filters at start
     "haListenPort",
     "listenPort",
     "metricsOtelCardinalityLimit",  # ours bounds the samples of one metric in an answer
-    "metricsPromExporterHost",  # ours listens on loopback unless told otherwise
+    "metricsPromExporterHost",  # ours listens on loopback by default
     "namesrvAddr",
     "rocketmqHome",
     "storePathCommitLog",
@@ -735,7 +739,7 @@ def test_group_is_barred_from_a_topic_and_let_in_again(sides: Sides) -> None:
 
 
 def test_online_consumer_follows_a_reset_at_once(sides: Sides, shell: AdminShell) -> None:
-    """Apache's broker lets a waiting pull wait on, for up to 15 s; ours answers it with the reset."""
+    """Apache's broker keeps a waiting pull waiting, for up to 15 s; ours answers it with the reset."""
     side = sides.ours
     consumer = side.consumers["pickers"]
     before = consumer.count()

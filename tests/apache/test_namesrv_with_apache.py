@@ -1,7 +1,7 @@
-"""Our name server under Apache's brokers, clients and tools.
+"""Our name server with Apache's brokers, clients and tools.
 
-Brokers of 5.5.0 and 4.9.7 register with two of our name servers and an Apache one, so the same command must get the
-same answer from each of them.
+Brokers of 5.5.0 and 4.9.7 register with two of our name servers and an Apache one, so all three must answer the same
+command identically.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Cluster:
     legacy: ApacheBroker
 
     def create_topic(self, topic: str) -> str:
-        """On both brokers, known to all name servers."""
+        """Creates the topic on both brokers and waits until all name servers know it."""
         for broker in (self.latest, self.legacy):
             for namesrv in (self.one, self.two, self.theirs):
                 create_topic(namesrv, broker, topic)
@@ -83,7 +83,7 @@ def route(namesrv: Addressed, topic: str) -> dict[str, Any] | None:
 
 
 def route_text(namesrv: Addressed, fields: dict[str, str], version: int) -> str:
-    """The route as a client of some version gets it."""
+    """Returns the route as a client of a given version receives it."""
     host, _, port = namesrv.address.rpartition(":")
     decoder = FrameDecoder()
     with socket.create_connection((host, int(port)), 5.0) as connection:
@@ -99,7 +99,7 @@ def brokers_of(namesrv: Addressed, topic: str) -> dict[str, dict[str, str]]:
 
 
 def wait_for(namesrv: Addressed, topic: str, names: set[str], timeout_s: float = 10) -> None:
-    """Until exactly these brokers are in the route."""
+    """Waits until the route contains exactly these brokers."""
     wait_until(
         lambda: brokers_of(namesrv, topic).keys() == names, timeout_s=timeout_s, what=f"{names} for {topic}"
     )
@@ -194,7 +194,7 @@ def on_both(cluster: Cluster, shell: AdminShell, *command: str) -> tuple[AdminRe
 
 
 def lines(cluster: Cluster, result: AdminResult) -> list[str]:
-    """Sorted lines, without the address of whoever was asked."""
+    """Returns sorted lines, without the address of the queried server."""
     text = result.stdout
     for server in (cluster.one, cluster.theirs):
         text = text.replace(server.address, "<namesrv>")
@@ -203,7 +203,7 @@ def lines(cluster: Cluster, result: AdminResult) -> list[str]:
 
 def test_mqadmin_cluster_list_is_apaches(cluster: Cluster, shell: AdminShell) -> None:
     ours, theirs = on_both(cluster, shell, "clusterList")
-    # Cluster, broker, id, address, release; what follows are figures of this moment.
+    # Cluster, broker, id, address, release; the rest are momentary values.
     assert [row[:5] for row in ours.rows()] == [row[:5] for row in theirs.rows()]
     assert ours.rows()[0][:4] == ["DefaultCluster", "broker-a", "0", cluster.latest.address]
 
@@ -341,7 +341,8 @@ def test_killed_broker_leaves_the_routes_at_once(cluster: Cluster, unique: Uniqu
 
 
 def test_slave_acts_as_master_and_is_told_so(apache_tools: None) -> None:
-    """Acting master: Apache's own slave gets our notice, and clients see it as the master of a read-only group."""
+    """Acting master: Apache's own slave gets our notification, and clients see it as the master of a read-only group.
+    """
     group: dict[str, Any] = {
         "brokerName": "pair",
         "enableSlaveActingMaster": True,
@@ -366,7 +367,7 @@ def test_slave_acts_as_master_and_is_told_so(apache_tools: None) -> None:
         assert found is not None
         assert found["queueDatas"][0]["perm"] & 2 == 0
         assert f"told={slave.address}" in namesrv.log_tail()
-        # The slave's own log: the name server told it, it did not have to ask.
+        # The slave's own log: the name server notified it, so it did not have to query.
         wait_until(
             lambda: bool(
                 re.search(

@@ -31,7 +31,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 
 def set_mode(cluster: Cluster, topic: str, group: str, mode: str) -> None:
-    """What ``mqadmin setConsumeMode`` sends."""
+    """Sends the same request as ``mqadmin setConsumeMode``."""
     body = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": 0}
     code, _, _ = remoting_call(
         cluster.broker.address, RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(body).encode()
@@ -66,7 +66,7 @@ def test_java_consumer_pops_and_acknowledges(
 def test_java_consumer_switched_from_pull_to_pop_and_back_loses_nothing(
     java_latest: JavaClients, cluster: Cluster, unique: Unique
 ) -> None:
-    """Messages flow all the time to a slow listener, so that every switch finds some pulled but not handled."""
+    """Messages flow continuously to a slow listener, so that every switch finds some pulled but not handled."""
     topic, group = cluster.create_topic(unique("topic")), unique("readers")
     set_mode(cluster, topic, group, "PULL")
     producer = java_latest.producer(unique("producers"), cluster.namesrv)
@@ -82,7 +82,7 @@ def test_java_consumer_switched_from_pull_to_pop_and_back_loses_nothing(
     sent: set[bytes] = set()
 
     def comes_by_pop(*, expected: bool) -> bool:
-        """Sends 20 more without waiting for them; whether the newest that came is one of the expected way."""
+        """Sends 20 more without waiting for them; returns whether the newest delivery came the expected way."""
         bodies = [b"%d" % number for number in range(len(sent), len(sent) + 20)]
         producer.send_many([Message(topic=topic, body=body) for body in bodies], mode="async")
         sent.update(bodies)

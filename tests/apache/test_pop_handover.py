@@ -1,5 +1,6 @@
-"""A store with messages handed out by POP goes from one broker to the other: what was acknowledged does not come
-again, what was not comes when its time is over."""
+"""A store with messages handed out by POP is handed over between the brokers: acknowledged messages are not
+redelivered, the others are when their invisible time is over.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def _ours(namesrv: ApacheNamesrv, store: Path) -> OrbitBroker:
 
 
 async def _receive(namesrv: str, count: int, *, ack: Callable[[int], bool], timeout_s: float) -> list[str]:
-    """Bodies in the order of their delivery, until ``count`` came or the time is over."""
+    """Returns bodies in the order of their delivery, until ``count`` arrived or the time is over."""
     consumer = SimpleConsumer(GROUP, namesrv, invisible_s=INVISIBLE_S, await_s=1.0)
     consumer.subscribe(TOPIC)
     found: list[str] = []

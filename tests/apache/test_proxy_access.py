@@ -1,5 +1,6 @@
-"""Official gRPC clients with credentials before our proxy, which asks our broker who they are. Those whose calls are
-accepted use TLS, and the local time of a zone far from UTC."""
+"""Official gRPC clients with credentials connect to our proxy, which has our broker authenticate them. Clients whose
+calls are accepted use TLS, and the local time of a zone far from UTC.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +42,9 @@ HIDES_REASON = {"python": "failed to fetch topic", "node": "Failed to fetch topi
 def secured(
     apache_tools: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Cluster, str, Certificates]]:
-    """A cluster, the endpoint of a proxy before it, and the proxy's certificates.
+    """Yields a cluster, the endpoint of a proxy in front of it, and the proxy's certificates.
 
-    ``alice`` may use what begins with go, java and so on, ``bob`` nothing.
+    ``alice`` may use names that begin with go, java and so on; ``bob`` has no rights.
     """
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(tmp_path_factory.mktemp("cluster"), 1, *SECURED))

@@ -1,4 +1,4 @@
-"""Official gRPC clients: the same cases before our proxy and Apache's, before our brokers and Apache's.
+"""Official gRPC clients run the same cases through our proxy and Apache's, with our brokers and Apache's.
 
 Java and Go run over TLS, Python and Node over plain text, on the same port.
 """
@@ -120,8 +120,10 @@ def _ours_before_ours(stack: ExitStack) -> Target:
 
 
 def _apache_proxy(name_server: str) -> ApacheProxy:
-    """A broker asks for the end of a transaction 15 times, here within 15 s, and then gives it up. Apache's proxy
-    tells brokers of its producers every 20 s: here every second, so that it is known when it is asked."""
+    """Returns Apache's proxy. A broker checks back 15 times for the end of a transaction, here within 15 s, and then
+    gives up. Apache's proxy announces its producers to brokers every 20 s; here it does so every second, so that a
+    check finds it registered.
+    """
     return ApacheProxy(name_server, transactionHeartbeatPeriodSecond=1)
 
 
@@ -158,7 +160,7 @@ def targets(apache_tools: None) -> Iterator[Callable[[str], Target]]:
 
 
 def _prepared(target: Target, client: str) -> str:
-    """Topics and groups of the cases, under a prefix of their own."""
+    """Creates topics and groups of the cases; returns their prefix."""
     prefix = f"{client}{next(_serial)}"
     create_typed_topics(target.name_server, target.broker, prefix)
     for group in GROUPS:
@@ -169,7 +171,7 @@ def _prepared(target: Target, client: str) -> str:
 
 
 def _check(target: Target, client: str, workdir: Path) -> dict[str, int]:
-    """Runs the cases; returns what was delivered again, by case."""
+    """Runs the cases; returns the number of redeliveries by case."""
     prefix = _prepared(target, client)
     outcomes = run_cases(client, target.endpoint, prefix, workdir)
     assert not failures(outcomes), failures(outcomes)
@@ -186,7 +188,9 @@ def _check(target: Target, client: str, workdir: Path) -> dict[str, int]:
 
 
 def _check_together(target: Target, clients: tuple[str, ...], workdir: Path) -> dict[str, dict[str, int]]:
-    """All at once: each waits most of the time. Returns what was delivered again, by client and case."""
+    """Runs all clients in parallel, since each waits most of the time. Returns the number of redeliveries by client
+    and case.
+    """
     for client in clients:
         require_client(client)
     again: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""Our proxy in front of Apache's broker answers the recorded calls as Apache's proxy did."""
+"""Our proxy in front of Apache's broker answers the recorded calls like Apache's proxy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_orphaned_transaction_is_asked_about_over_telemetry(proxy: OurProxy) -> 
         pb.SendMessageRequest(messages=[message]), metadata=[("x-mq-client-id", "asked")], timeout=10
     )
     assert answer.status.code == pb.OK
-    # Transactions of the recorded calls are asked about, too.
+    # The brokers also check back for transactions of the recorded calls.
     command = stream.receive().recover_orphaned_transaction_command
     while command.transaction_id != message.system_properties.message_id:
         command = stream.receive().recover_orphaned_transaction_command

@@ -1,6 +1,7 @@
-"""Official gRPC clients of two proxies before two brokers, one proxy killed: they go on, and nothing is lost.
+"""Official gRPC clients of two proxies with two brokers, one proxy killed: they recover, and no message is lost.
 
-The Node client cannot use two addresses (it makes one host name of them): it goes on when its proxy is back.
+The Node client cannot use two addresses (it treats them as one host name), so it recovers only when its proxy is
+back.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _stored(cluster: Cluster, topic: str) -> int:
 def _wait_grown(
     cluster: Cluster, ended: Container[str], before: Mapping[str, int], clients: Sequence[str]
 ) -> None:
-    """Until each of these clients has sent 50 messages more, or has ended."""
+    """Waits until each of these clients has sent 50 more messages, or has ended."""
     for client in clients:
         wait_until(
             lambda client=client: (  # type: ignore[misc]  # mypy gives a default no type
@@ -58,7 +59,7 @@ def test_clients_of_a_killed_proxy_go_on_and_lose_nothing(cluster: Cluster, tmp_
         cluster.create(f"{client}Normal", f"{client}Plain")
     outcomes: dict[str, list[dict[str, Any]]] = {}
     with ExitStack() as stack:
-        # Two addresses and one port, as on two machines: clients are told the port of the proxy they ask.
+        # Two addresses and one port, as on two machines: clients receive the port of the proxy they query.
         first = stack.enter_context(OurProxy(cluster.name_server))
         second = stack.enter_context(OurProxy(cluster.name_server, host="127.0.0.2", port=first.port))
         endpoints = f"{first.address};{second.address}"

@@ -21,7 +21,7 @@ def limited() -> Iterator[OrbitCluster]:
 
 
 def refusals(clients: JavaClients | GoClients, cluster: OrbitCluster, topic: str, group: str) -> list[str]:
-    """What a producer is told while it sends many times its quota, one message after the other."""
+    """Returns the errors a producer receives while it sends ten times its quota, one message after the other."""
     options: dict[str, Any] = {"retryTimesWhenSendFailed": 0} if isinstance(clients, JavaClients) else {}
     producer = clients.producer(group, cluster.namesrv, **options)
     told = []

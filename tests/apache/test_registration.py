@@ -1,4 +1,4 @@
-"""Our broker registered with Apache's name servers, 5.5.0 and 4.9.7, and with ours, all at once."""
+"""Our broker registered with Apache's name servers, 5.5.0 and 4.9.7, and with ours, simultaneously."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_topics_ordered_by_a_name_server_are_ordered_in_the_broker(registered: R
     create_topic(broker, "Sorted", 2)
     kv = {"namespace": "ORDER_TOPIC_CONFIG", "key": "Sorted", "value": "broker-a:2"}
     assert remoting_call(registered.latest.address, PUT_KV, kv)[0] == 0
-    # The list comes with the answer to a registration; any change makes one.
+    # The list arrives with the response to a registration, which any change triggers.
     create_topic(broker, "Other", 1)
 
     def is_ordered() -> bool:
@@ -108,7 +108,7 @@ def test_every_name_server_knows_what_the_broker_has_until_it_ends(registered: R
         assert fresh["queueDatas"][0]["readQueueNums"] == 5
         assert route(server, "BenchmarkTest") is not None, "a single topic does not replace the table"
 
-    # A name server that dies and comes back is told without waiting for the next period of 30 s.
+    # A name server that dies and returns is notified without waiting for the next period of 30 s.
     registered.latest.kill()
     registered.latest.start()
     wait_for_route(registered.latest, "Fresh")

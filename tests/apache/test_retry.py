@@ -1,4 +1,4 @@
-"""Messages consumers could not handle: tried again later, given to the dead letters in the end."""
+"""Messages that consumers could not handle: retried later, and finally dead-lettered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def quick_apache(apache_tools: None) -> Iterator[ApacheCluster]:
 
 
 def retried(cluster: OrbitCluster | ApacheCluster, java: JavaClients, unique: Unique) -> dict[str, Any]:
-    """What a consumer sees of a message it refuses for good, and what the dead letters look like."""
+    """Returns the consumer's view of a message it always rejects, and the resulting dead letters."""
     topic, group = cluster.create_topic(unique("T"), queue_count=1), unique("CG")
     consumer = java.push_consumer(
         group,
@@ -114,7 +114,7 @@ def test_a_level_the_consumer_asks_for_counts(
 def test_an_orderly_consumer_tries_in_place_and_then_gives_up(
     quick: OrbitCluster, request: pytest.FixtureRequest, unique: Unique, release: str
 ) -> None:
-    """The client 4.9.7 sends the message back with a count that is not beyond its limit."""
+    """The client 4.9.7 sends the message back with a count that is not above its limit."""
     java: JavaClients = request.getfixturevalue(release)
     topic, group = quick.create_topic(unique("T"), queue_count=1), unique("CG")
     consumer = java.push_consumer(

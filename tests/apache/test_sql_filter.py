@@ -26,7 +26,7 @@ Unique = Callable[[str], str]
 
 @pytest.fixture(scope="module")
 def filtering(apache_tools: None) -> Iterator[OrbitCluster]:
-    """Our servers with filters by property switched on."""
+    """Yields our servers with property filters enabled."""
     with orbit_cluster(enablePropertyFilter=True) as cluster:
         yield cluster
 
@@ -102,7 +102,7 @@ def filter_entry(store: Path, topic: str, group: str) -> dict[str, Any] | None:
 def test_apache_goes_on_with_the_filters_we_wrote(
     java_latest: JavaClients, unique: Unique, tmp_path: Path
 ) -> None:
-    """It keeps the time of birth only if the expression and the bits are what it would have computed itself."""
+    """It keeps the time of birth only if the expression and the bits match its own computation."""
     topic, group = unique("topic"), unique("readers")
     expression = {topic: Sql("price > 7")}
     with ApacheNamesrv("5.5.0") as namesrv:
@@ -117,7 +117,7 @@ def test_apache_goes_on_with_the_filters_we_wrote(
         theirs: dict[str, Any] = {}
 
         def renewed() -> bool:
-            # Apache deletes the file before it renames the new one: for a moment there is none.
+            # Apache deletes the file before it renames the new one, so it is briefly missing.
             theirs.update(filter_entry(tmp_path, topic, group) or {})
             return bool(theirs) and theirs["clientVersion"] > ours["clientVersion"]
 
@@ -141,7 +141,7 @@ def test_apache_goes_on_with_the_filters_we_wrote(
 def test_bits_we_write_beside_the_queues_are_right_for_apache(
     java_latest: JavaClients, unique: Unique, tmp_path: Path
 ) -> None:
-    """Apache skips a message whose bits are missing without looking at it: a wrong bitmap would lose messages."""
+    """Apache skips a message whose bits are missing without evaluating it: a wrong bitmap would lose messages."""
     topic, group = unique("topic"), unique("readers")
     expression = {topic: Sql("price > 7")}
     options: dict[str, Any] = dict.fromkeys(
@@ -151,7 +151,7 @@ def test_bits_we_write_beside_the_queues_are_right_for_apache(
         with OrbitBroker(namesrv, tmp_path, **options) as broker:
             probe = SqlProbe(namesrv, broker, topic, group)
             with java_latest.push_consumer(group, namesrv, expression, from_first=True) as consumer:
-                # Known to the broker, so that what follows gets bits.
+                # Registered with the broker, so that the following messages get bits.
                 probe.fill([{"price": "100"}])
                 consumer.wait_bodies({b"0"})
             probe.fill([{"price": str(number)} for number in range(12)])

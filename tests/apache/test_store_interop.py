@@ -1,4 +1,4 @@
-"""One store directory, two kinds of broker: what ours writes Apache 5.5.0 serves, and the other way round."""
+"""One store directory, two kinds of broker: Apache 5.5.0 serves the messages ours wrote, and the other way round."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def config(root: Path) -> StoreConfig:
 
 
 def recorded(store: str, target: Path) -> Path:
-    """A recorded store, its files as young as if it had been written now."""
+    """Returns a recorded store, with file times as if it had been written now."""
     root = extract(store, target)
     for path in root.rglob("*"):
         os.utime(path)
@@ -75,7 +75,7 @@ def new_message(topic: str, number: int, queue_id: int) -> NewMessage:
 
 
 def append_ours(store: MessageStore, topic: str = "GoldenT", count: int = NEW_COUNT) -> list[NewMessage]:
-    """Singly and in batches, over four queues."""
+    """Appends messages singly and in batches, over four queues."""
     sent = [new_message(topic, number, number % 4) for number in range(count)]
     for start in range(0, count, 20):
         for message in sent[start : start + 10]:
@@ -96,7 +96,7 @@ def apache(namesrv: ApacheNamesrv, root: Path, **more: Any) -> ApacheBroker:
 
 
 def pull_all(consumer: PullConsumer, queue: Queue) -> list[Received]:
-    """Everything a queue holds, through Apache's broker and Apache's client."""
+    """Returns everything a queue holds, through Apache's broker and Apache's client."""
     found: list[Received] = []
     offset, end = consumer.min_offset(queue), consumer.max_offset(queue)
     while offset < end:
@@ -108,7 +108,7 @@ def pull_all(consumer: PullConsumer, queue: Queue) -> list[Received]:
 
 
 def read_all(store: MessageStore, topic: str, queue_id: int) -> list[Record]:
-    """The same through our store."""
+    """Returns the same through our store."""
     found: list[Record] = []
     offset = store.min_offset(topic, queue_id)
     while offset < store.max_offset(topic, queue_id):
@@ -121,13 +121,13 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> list[Record]:
 
 
 def check_recorded(bodies: list[bytes], golden: dict[str, Any], topic: str, queue_id: int) -> int:
-    """A queue begins with the recorded messages; returns how many those are."""
+    """Checks that a queue begins with the recorded messages; returns how many those are."""
     records = [one for one in golden["records"] if (one["topic"], one["queueId"]) == (topic, queue_id)]
     known = [
         one for one in records if one["queueOffset"] < golden["consumeQueues"][f"{topic}/{queue_id}"]["count"]
     ]
     for body, one in zip(bodies, known, strict=False):
-        # The client has inflated what was compressed.
+        # The client has decompressed the bodies.
         if "bodyHex" in one and not one["sysFlag"] & 1:
             assert body == bytes.fromhex(one["bodyHex"])
         elif "bodyLength" in one:
@@ -207,7 +207,7 @@ def test_store_of_our_killed_broker_is_recovered_by_apache(
     sent = append_ours(store, "Killed", 200)
     store.flush()
     sent += append_ours(store, "Killed", 200)
-    # What a dead process leaves: queue tails and index entries it had not written are gone, the log is there.
+    # The remains of a dead process: unwritten queue tails and index entries are gone, but the log is complete.
     root = tmp_path / "left"
     shutil.copytree(running, root)
     store.close()
@@ -272,7 +272,7 @@ def test_apache_does_not_start_on_a_store_we_have_open(tmp_path: Path, namesrv: 
         pass
     output = b"".join(path.read_bytes() for path in broker.workdir.rglob("*") if path.is_file())
     assert b"MQ already started" in output, "it failed for another reason"
-    # It has read and recovered the files before it tried the lock, and left an index file of its own behind.
+    # It read and recovered the files before it tried the lock, and left its own index file behind.
     assert store.max_offset("Locked", 0) == 5
     append_ours(store, "Locked", 20)
     store.close()

@@ -21,7 +21,7 @@ QUICK: Final[dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def quick(apache_tools: None) -> Iterator[OrbitCluster]:
-    """A broker that asks soon and gives up soon."""
+    """Yields a broker that checks back soon and gives up soon."""
     with orbit_cluster(**QUICK) as cluster:
         yield cluster
 
@@ -66,7 +66,7 @@ def test_open_transactions_are_asked_about_until_they_end(
     assert [check.answer for check in asked] == ["UNKNOW", "COMMIT_MESSAGE"]
     assert {check.message.topic for check in checks} == {topic}
     assert {check.message.transaction_id for check in asked} == {sent.transaction_id}
-    # Nothing is asked about again.
+    # No further checks follow.
     producer.send_in_transaction(
         Message(topic=topic, body=b"fence"), local="UNKNOW", checks=["COMMIT_MESSAGE"]
     )

@@ -1,4 +1,4 @@
-"""What goes into and comes out of the official clients, as plain values."""
+"""The inputs and outputs of the official clients, as plain values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json = Mapping[str, Any]
 
 
 def body_of(message: Json) -> bytes:
-    """The body of a message in a driver's answer or event."""
+    """Returns the body of a message in a driver's response or event."""
     return base64.b64decode(message["body"] or "")
 
 
@@ -71,7 +71,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """What the client says about a send. `local_state` only after a transactional one."""
+    """The client's result of a send. `local_state` is set only after a transactional one."""
 
     status: str
     msg_id: str
@@ -184,7 +184,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check of an open transaction, and what the script answered."""
+    """One check of an open transaction, and the script's answer."""
 
     message: Received
     attempt: int
