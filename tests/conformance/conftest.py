@@ -1,7 +1,7 @@
-"""The client against every server it must work with: ours, Apache 5.5.0, 4.9.7 and 5.5.1 (``--target``).
+"""Runs the client against every server it must work with: ours, Apache 5.5.0, 4.9.7 and 5.5.1 (``--target``).
 
-Tests are coroutines. Each runs on a loop of its own, bounded in time, and fails when it leaves a task behind or an
-exception nobody took.
+Tests are coroutines. Each runs on its own loop with a time limit, and fails when it leaves a task or an unhandled
+exception behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "enablePropertyFilter": True,
     "traceTopicEnable": True,
     "recallMessageEnable": True,
-    # An unanswered transaction is asked about after a second or two, not after a minute.
+    # The broker checks back for an unanswered transaction after a second or two, not after a minute.
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 1000,
 }
@@ -46,18 +46,18 @@ class Target:
 
     @property
     def address(self) -> str:
-        """Of the name server."""
+        """The address of the name server."""
         address: str = self.namesrv.address
         return address
 
     def topic(self, *, queue_count: int = 4) -> str:
-        """A new topic."""
+        """Creates a topic and returns its name."""
         name = f"topic-{next(_serial)}"
         create_topic(self.namesrv, self.broker, name, queue_count=queue_count)
         return name
 
     def group(self) -> str:
-        """A name of a new group; the first heartbeat creates it."""
+        """Returns the name of a new group; the first heartbeat creates it."""
         name = f"group-{next(_serial)}"
         create_group(self.namesrv, self.broker, name)
         return name
@@ -82,7 +82,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     name: str = request.param
     kind, _, version = name.partition("-")
     if kind == "ours":
-        # A broker collects outcomes for 3 s, and would ask about finished transactions as well.
+        # A broker collects outcomes for 3 s, and would also check back for finished transactions.
         with orbit_cluster(**SETTINGS, transactionOpBatchInterval=100) as cluster:
             yield Target(name, cluster.namesrv, cluster.broker)
     else:

@@ -37,16 +37,16 @@ class Proxy:
             await asyncio.sleep(0.01)
 
     def cut(self) -> None:
-        """Reset every connection."""
+        """Resets every connection."""
         for writer in list(self._writers):
             writer.transport.abort()
 
     def stall(self) -> None:
-        """Keep connections open and forward nothing."""
+        """Keeps connections open and forwards nothing."""
         self._flowing.clear()
 
     def flow(self) -> None:
-        """Forward again."""
+        """Resumes forwarding."""
         self._flowing.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""A name server and brokers that answer as a test says, and remember what they were asked."""
+"""A name server and brokers that answer as a test defines, and record the requests they receive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Respond = Callable[[str, int], Answer]
 
 
 def sent(queue_id: int = 0, code: int = ResponseCode.SUCCESS, offset: int = 7) -> Reply:
-    """The answer to a send that was stored."""
+    """Returns the response to a stored send."""
     fields = {
         "msgId": "7F00000100002A9F0000000000000000",
         "queueId": str(queue_id),
@@ -36,7 +36,7 @@ def sent(queue_id: int = 0, code: int = ResponseCode.SUCCESS, offset: int = 7) -
 
 @dataclass
 class StubCluster:
-    """What the servers do, and what they were asked."""
+    """The behaviour of the servers, and the requests they received."""
 
     brokers: int
     respond: Respond
@@ -122,7 +122,7 @@ _NOTED = (
 
 @asynccontextmanager
 async def stub_cluster(respond: Respond | None = None, *, brokers: int = 1) -> AsyncIterator[StubCluster]:
-    """Servers until the block ends."""
+    """Runs servers until the block ends."""
     stub = StubCluster(brokers, respond or (lambda broker, number: sent()))
     async with AsyncExitStack() as stack:
         for index in range(brokers):

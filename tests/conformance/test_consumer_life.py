@@ -1,4 +1,4 @@
-"""Handlers that misbehave, queues that come and go, brokers that die: what a consumer must survive."""
+"""Faulty handlers, queues that appear and disappear, brokers that die: what a consumer must survive."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_stop_inside_a_plain_handler_ends_the_loop_of_a_plain_consumer(bro
 
         consumer.subscribe("stop-plain", handler=handle)
         consumer.start()
-        # None is left when the handler was done before this looks.
+        # None is left if the handler finished before this check.
         loops = [t for t in threading.enumerate() if t not in before and t.name == "orbitmq-loop"]
         for loop in loops:
             loop.join(8)
@@ -183,7 +183,7 @@ async def test_body_that_does_not_fit_is_a_line_without_traceback(
 
 
 async def test_full_cache_is_not_taken_for_a_stuck_queue(broker: RunningBroker) -> None:
-    """A handler of 150 s with a full cache behind it: the queue stays, and its work is committed."""
+    """A handler of 150 s with a full cache behind it: the queue is kept, and its work is committed."""
     await fill(broker, "full", 40, queue_count=1)
     clock = ManualClock()
     release = asyncio.Event()
@@ -234,7 +234,7 @@ async def test_lite_pull_consumer_that_takes_its_time_keeps_its_queues(broker: R
 
 
 async def test_queue_nobody_pulls_is_taken_anew_after_two_minutes_and_not_before() -> None:
-    """Row L13 of the seeds, and the limit itself: while a pull waits at the broker nothing is stuck."""
+    """Row L13 of the seeds, and the limit itself: while a pull waits at the broker, no queue is stuck."""
     async with stub_cluster() as stub:
         clock = ManualClock()
         consumer = PushConsumer("stuck", stub.name_server, clock=clock)
@@ -332,7 +332,7 @@ async def test_ordered_queue_stays_until_its_handler_is_done(broker: RunningBrok
 
 
 async def test_ordered_consuming_needs_the_lock() -> None:
-    """Row L14: another member has the lock, so nothing is pulled or handled here."""
+    """Row L14: another member has the lock, so no message is pulled or handled here."""
     async with stub_cluster() as stub:
         consumer = PushConsumer("locked", stub.name_server, orderly=True)
         consumer.subscribe("T", handler=lambda message: None)
@@ -379,7 +379,7 @@ async def test_handler_waits_while_the_lock_is_lost(broker: RunningBroker) -> No
 
 
 async def test_strategy_that_fails_for_one_topic_leaves_the_others_alone(broker: RunningBroker) -> None:
-    """Row L10: logged, assignments stay, other topics go on, the start succeeds."""
+    """Row L10: logged, assignments are kept, other topics continue, the start succeeds."""
     await fill(broker, "good", 4)
     await fill(broker, "bad", 4)
     failing = [True]
@@ -485,7 +485,7 @@ async def test_queue_that_goes_to_another_member_is_told_and_its_offset_stored(b
             await until(lambda: revoked and gone not in first.queues, "it is released")
             assert revoked == [gone]
 
-            async def stored() -> bool:  # by a request without an answer
+            async def stored() -> bool:  # by a oneway request
                 return await first.committed(gone) >= 4
 
             await until(stored, "the stored offset")
@@ -542,7 +542,7 @@ async def test_killed_master_is_found_again_soon_and_few_lines_are_logged(caplog
             await got.wait(1)
             await asyncio.to_thread(first.kill)
             store = first.store_dir
-            second = OrbitBroker(namesrv, store)  # another address, as a new master has
+            second = OrbitBroker(namesrv, store)  # another address, like a new master
             caplog.clear()
             try:
                 await asyncio.to_thread(second.start)
@@ -570,7 +570,7 @@ async def test_outage_is_a_handful_of_log_lines(caplog: Any) -> None:
         async with consumer:
             caplog.set_level(logging.INFO, logger="orbitmq.client")
             caplog.clear()
-            stub.addresses = dict.fromkeys(stub.addresses, "127.0.0.1:1")  # nobody listens there
+            stub.addresses = dict.fromkeys(stub.addresses, "127.0.0.1:1")  # no server listens there
             await consumer._instance.refresh_routes()
             for connection in list(consumer._instance.rpc._open.values()):
                 connection.abort()
@@ -583,7 +583,7 @@ def _limited(consumer: PushConsumer) -> int:
 
 
 async def test_new_queues_of_a_topic_are_found(broker: RunningBroker) -> None:
-    """Row C05: by the route timer, long before the timer that shares queues out."""
+    """Row C05: by the route timer, long before the rebalance timer."""
     await fill(broker, "growing", 1, queue_count=1)
     consumer = PushConsumer("growing-readers", broker.name_server, route_refresh_s=0.1, rebalance_s=3600)
     consumer.subscribe("growing", handler=lambda message: None)
@@ -593,7 +593,7 @@ async def test_new_queues_of_a_topic_are_found(broker: RunningBroker) -> None:
 
 
 async def test_nobody_to_share_with_changes_nothing() -> None:
-    """Row L06: no member ids, so what is held stays."""
+    """Row L06: without member ids the assignment is kept."""
     async with stub_cluster() as stub:
         consumer = PushConsumer("alone", stub.name_server)
         consumer.subscribe("T", handler=lambda message: None)
@@ -607,8 +607,9 @@ async def test_nobody_to_share_with_changes_nothing() -> None:
 
 
 async def test_stop_says_goodbye_after_the_last_heartbeat_and_takes_no_queue_again() -> None:
-    """Apache's broker handles heartbeats and goodbyes on different threads: a heartbeat that is on the way at the
-    goodbye, or follows it, leaves a member behind that keeps queues for two minutes."""
+    """Apache's broker handles heartbeats and unregistrations on different threads. A heartbeat that is in flight
+    during the unregistration, or follows it, leaves a member behind that keeps queues for two minutes.
+    """
     async with stub_cluster() as stub:
         consumer = PushConsumer("leaving", stub.name_server)
         consumer.subscribe("T")
@@ -618,7 +619,7 @@ async def test_stop_says_goodbye_after_the_last_heartbeat_and_takes_no_queue_aga
         offsets_asked = stub.count(RequestCode.QUERY_CONSUMER_OFFSET)
         asked = len(stub.asked)
         beat = asyncio.ensure_future(consumer._instance.heartbeat())
-        await asyncio.sleep(0)  # it is on the way
+        await asyncio.sleep(0)  # it is in flight
         consumer.rebalance_soon()
         await consumer.stop()
         await beat

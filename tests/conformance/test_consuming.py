@@ -39,7 +39,7 @@ async def fill(target: Target, topic: str, count: int, *, keys: str = "") -> Non
 async def test_plain_function_runs_on_threads_and_tags_filter(target: Target) -> None:
     topic = target.topic()
     async with Producer("pg-tags", target.address) as producer:
-        for index, tag in enumerate(["A", "B", "C", "", "AaAa", "BBBB"]):  # the last two have one hash
+        for index, tag in enumerate(["A", "B", "C", "", "AaAa", "BBBB"]):  # the last two have the same hash
             await producer.send(Message(topic, str(index), tags=tag))
     seen: list[str] = []
     consumer = PushConsumer(target.group(), target.address, from_where=FIRST)
@@ -194,7 +194,7 @@ async def test_two_members_split_the_queues_and_one_takes_all_back(target: Targe
     places = [(message.queue, message.queue_offset) for message in got_one.messages + got_two.messages]
     assert len(set(places)) == 36
     if target.name == "ours":
-        # Apache takes offsets from pulls and from requests of their own in different threads: an older one may win.
+        # Apache handles offsets from pulls and from separate requests in different threads: an older one may win.
         assert len(places) == 36, "nothing twice"
 
 
@@ -286,7 +286,7 @@ async def test_lite_pull_assigns_given_queues(target: Target) -> None:
             assert batch, "out of time"
             seen += batch
         assert {m.queue for m in seen} == {queues[0]}
-        # Rebalances, also those of another member that comes and goes, leave an assignment alone.
+        # Rebalances do not change an assignment, even when another member joins and leaves.
         other = LitePullConsumer(group, target.address)
         other.subscribe(topic)
         async with other:

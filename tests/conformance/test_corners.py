@@ -1,5 +1,6 @@
-"""Where services get stuck: brokers that freeze, callbacks that never return, bodies nobody can read, calls in the
-wrong moment."""
+"""Situations in which services get stuck: brokers that freeze, callbacks that never return, unreadable bodies, calls
+at the wrong time.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ NEAR, FAR = "127.0.0.1", "127.0.0.2"
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RunningBroker]:
-    """A broker that tells clients another address than its own: the one a proxy listens on."""
+    """A broker that advertises another address than its own: the one a proxy listens on."""
     with run_broker(brokerIP1=FAR) as broker:
         yield broker
 
@@ -75,7 +76,7 @@ async def test_stop_beside_a_frozen_broker_takes_as_long_for_many_queues_as_for_
             proxy.stall()
             began = asyncio.get_running_loop().time()
             await consumer.stop()
-            # Store the offsets, give back the locks, say goodbye: a time-out each, not one for each queue.
+            # Store the offsets, release the locks, unregister: one timeout each, not one per queue.
             assert asyncio.get_running_loop().time() - began < 7.5
         proxy.flow()
 
@@ -100,7 +101,7 @@ async def test_commit_beside_a_frozen_broker_takes_one_timeout(broker: RunningBr
 
 
 async def send_damaged(broker: RunningBroker, topic: str) -> None:
-    """One message that says it is compressed and is not, between two good ones, in one queue."""
+    """Sends a message that falsely claims to be compressed between two good ones, in one queue."""
     async with Producer("writers", broker.name_server, auto_create_queue_count=1) as producer:
         await producer.send(Message(topic, "one"))
         outgoing = producer._sender.prepare(Message(topic, "not compressed"))
@@ -162,7 +163,7 @@ async def test_receive_says_at_once_that_its_consumer_does_not_run(broker: Runni
         assert len(await consumer.receive(wait_s=10)) == 1
         loop = asyncio.get_running_loop()
         began = loop.time()
-        for topics in (1, 2):  # one place is waited at by the pop itself, several by notifications
+        for topics in (1, 2):  # the pop itself waits on a single queue; notifications wait on several
             if topics == 2:
                 consumer = SimpleConsumer("receive-life-2", broker.name_server)
                 consumer.subscribe("receive-none")
@@ -336,7 +337,7 @@ async def test_request_and_transaction_keep_their_time_beside_a_frozen_broker(br
         )
         await producer.start()
         began = loop.time()
-        with pytest.raises(SendTimeoutError, match=r"in [1-9]\d\d+ ms"):  # half of the time went before
+        with pytest.raises(SendTimeoutError, match=r"in [1-9]\d\d+ ms"):  # half of the time was used before
             await producer.request(Message("frozen-request", "x"), timeout_s=1.0)
         with pytest.raises(SendTimeoutError, match=r"in [1-9]\d\d+ ms"):  # known not to answer by now
             async with producer.transaction(Message("frozen-request", "x"), timeout_s=1.0):

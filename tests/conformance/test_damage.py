@@ -1,4 +1,4 @@
-"""Damaged records in answers: they reach no handler, and they stop neither their neighbours nor the queue."""
+"""Damaged records in responses reach no handler, and block neither other messages nor the queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAMAGED = 3
 
 
 def stored(offset: int, damage: str) -> bytes:
-    """The record at an offset of the queue."""
+    """Returns the record at an offset of the queue."""
     record = encode_record(
         received(offset, f"body {offset}".encode()).record, offset, offset * 100, 1, bytes(8)
     )
@@ -35,7 +35,7 @@ def stored(offset: int, damage: str) -> bytes:
 
 
 class Queue:
-    """Answers pulls of queue 0 as a broker does that does not look at what it reads."""
+    """Answers pulls of queue 0 like a broker that does not verify the records it reads."""
 
     def __init__(self, damage: str) -> None:
         self.damage = damage

@@ -1,4 +1,4 @@
-"""What only some installations have: filter servers, and a page that lists the name servers."""
+"""Features of only some installations: filter servers, and a page that lists the name servers."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ async def test_class_filter_of_the_operator_and_of_the_consumer(
         f"readers-{uploaded}", broker.name_server, from_where=FIRST, pull_error_pause_s=0.1
     )
     consumer.subscribe(topic, wanted, collector)
-    # The consumer is there first: it finds the filter server once the routes name it.
+    # The consumer starts first: it finds the filter server once the routes name it.
     async with consumer:
         async with FilterServer(config):
             await collector.wait(3)
             assert sorted(collector.bodies) == ["7", "8", "9"]
             await send_prices(broker, topic)
             await collector.wait(6)
-        # Without a filter server nothing comes unfiltered; with a new one it goes on.
+        # Without a filter server no message arrives unfiltered; with a new one delivery resumes.
         await send_prices(broker, topic)
         async with FilterServer(config):
             await collector.wait(9)
@@ -102,7 +102,7 @@ class PageHandler(BaseHTTPRequestHandler):
         self.wfile.write(self.server.text.encode())
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - as in the base class
-        """Quiet."""
+        """Discards the log line."""
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Cut and stalled connections, restarted brokers and name servers: nothing acknowledged is lost, nothing leaks."""
+"""Cut and stalled connections, restarted brokers and name servers: no acknowledged message is lost, no resource
+leaks.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ NEAR, FAR = "127.0.0.1", "127.0.0.2"
 
 @pytest.fixture(scope="module")
 def behind_proxy() -> Iterator[RunningBroker]:
-    """A broker that tells clients another address than its own: the one a proxy listens on."""
+    """A broker that advertises another address than its own: the one a proxy listens on."""
     with run_broker(brokerIP1=FAR, name_server_port=0) as broker:
         yield broker
 
@@ -47,7 +49,7 @@ def proxy_for(broker: RunningBroker) -> Proxy:
 
 
 async def stored(producer: Producer, topic: str, text: str) -> bool:
-    """Whether a send succeeds."""
+    """Returns whether a send succeeds."""
     try:
         await producer.send(Message(topic, text))
     except OrbitError:
@@ -212,7 +214,7 @@ async def test_second_name_server_answers_when_the_first_is_gone() -> None:
             async with Producer("two", addresses, call_timeout_s=0.5) as producer:
                 await producer.send(Message("two-a", "x"))
                 await asyncio.to_thread(first.kill)
-                # Only a name server has the route of a topic nobody has sent to.
+                # Only a name server has the route of a topic without any sends.
                 result = await producer.send(Message("two-b", "x"))
                 assert (result.status, result.queue.topic) == (SendStatus.OK, "two-b")
                 await asyncio.to_thread(second.kill)

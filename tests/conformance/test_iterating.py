@@ -1,4 +1,5 @@
-"""``async for message in consumer``: what is acknowledged when, and that nothing is lost, starved or left waiting."""
+"""``async for message in consumer``: when messages are acknowledged, and that none is lost, starved or left waiting.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ async def test_queues_take_turns(target: Target) -> None:
     consumer.subscribe(topic)
     last_of_small = total = 0
     async with consumer:
-        # All queues have something here before the first is asked for.
+        # All queues have messages here before the first is requested.
         await until(
             lambda: all(held.count for q, held in consumer._assignment.held.items() if q.topic == topic),
             "pulled",

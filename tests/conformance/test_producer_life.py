@@ -1,4 +1,5 @@
-"""Sends under load, through failures and with mistakes: bounded, honest, and without harm to their neighbours."""
+"""Sends under load, through failures and with mistakes: bounded, reported correctly, and without harm to other sends.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +116,7 @@ async def test_flush_waits_for_all_that_was_handed_over(linger_s: float) -> None
 
     async with stub_cluster(lambda broker, number: cast(Any, respond())) as stub:  # noqa: SIM117 - as above
         async with Producer("flush", stub.name_server, max_in_flight=2, batch_linger_s=linger_s) as producer:
-            # Two with a queue of their own on the way, a third waits for a place, and one may be in a pile.
+            # Two in flight on separate queues, a third waits for a slot, and one may be in a batch.
             queue = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
             sends = [asyncio.create_task(producer.send(Message("T", "x"), queue=queue)) for _ in range(3)]
             sends.append(asyncio.create_task(producer.send(Message("T", "piled"))))
@@ -184,7 +185,7 @@ async def test_attempts_are_counted_as_they_were_made(retries: int) -> None:
 
 
 async def test_time_used_up_is_a_timeout_error_and_lost_connections_are_connection_errors() -> None:
-    """Row D16, and Python's own classes."""
+    """Row D16, with Python's own exception classes."""
     async with stub_cluster(lambda broker, number: PARKED) as stub:
         async with Producer("slow", stub.name_server) as producer:
             with pytest.raises(TimeoutError) as caught:
@@ -203,7 +204,7 @@ async def test_time_used_up_is_a_timeout_error_and_lost_connections_are_connecti
 
 
 async def test_send_outlasts_a_broker_that_restarts(broker: RunningBroker) -> None:
-    """Attempts are spread over the time a send has, not used up in a third of a second."""
+    """Attempts are spread over the timeout of a send, not used up in a third of a second."""
     with OrbitNamesrv() as namesrv, OrbitBroker(namesrv) as server:
         async with Producer("restart", namesrv.address, send_timeout_s=15.0) as producer:
             await producer.send(Message("restart", "1"))
@@ -225,7 +226,7 @@ async def test_send_outlasts_a_broker_that_restarts(broker: RunningBroker) -> No
 
 @pytest.mark.parametrize("frozen", [0, 1])
 async def test_ready_means_that_a_master_answers(frozen: int) -> None:
-    """One of two is enough, whichever comes first in the route; one that only takes connections is not."""
+    """One of two is enough, whichever comes first in the route; one that only accepts connections is not."""
     with (
         OrbitNamesrv() as namesrv,
         OrbitBroker(namesrv) as first,
@@ -248,7 +249,9 @@ async def test_ready_means_that_a_master_answers(frozen: int) -> None:
 
 
 async def test_stored_but_not_safe_is_the_result_when_nothing_better_comes() -> None:
-    """Row D11: returned; with retry_when_not_safe other brokers are tried, and what was stored is not forgotten."""
+    """Row D11: the result is returned. With retry_when_not_safe other brokers are tried, and the stored result is not
+    forgotten.
+    """
 
     def respond(broker: str, number: int) -> Answer:
         return sent(code=ResponseCode.FLUSH_DISK_TIMEOUT) if number == 0 else Reply(13, "illegal")
@@ -279,7 +282,7 @@ async def test_cancelled_send_is_not_tried_again() -> None:
 
 
 async def test_lost_answer_makes_a_duplicate_with_the_same_key() -> None:
-    """Row N02: stored, the answer lost, sent again."""
+    """Row N02: stored, response lost, resent."""
 
     async with stub_cluster(lambda broker, number: PARKED if number == 0 else sent(), brokers=2) as stub:
         async with Producer("twice", stub.name_server) as producer:

@@ -33,7 +33,7 @@ TLS = {"tls.server.mode": "permissive", "tls.test.mode.enable": "true"}
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheNamesrv]:
-    """A name server and a broker of 4.9.7 that want TLS or plain, and signatures."""
+    """A name server and a broker of 4.9.7 that accept TLS or plain connections, and require signatures."""
     require()
     prepare()
     home: Path = tmp_path_factory.mktemp("broker")

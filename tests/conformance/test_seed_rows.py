@@ -1,4 +1,6 @@
-"""Rows of what clients do that no other module has: D09, D12, D15, H06, L06, L02, L11, M07, M09, M12, M18 to M20."""
+"""Rows of the client's behaviour that no other module covers: D09, D12, D15, H06, L06, L02, L11, M07, M09, M12, M18
+to M20.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +188,7 @@ async def test_bytes_and_span_of_the_cache_are_limited(
 
 
 def _nothing(suggested: int) -> Reply:
-    """The answer to a pull at the end of a queue."""
+    """Returns the response to a pull at the end of a queue."""
     fields = {"nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
     return Reply(ResponseCode.PULL_NOT_FOUND, ext={**fields, "suggestWhichBrokerId": str(suggested)})
 
@@ -225,7 +227,7 @@ async def test_pull_goes_to_the_replica_suggested_or_to_another_one_after_a_fail
 @pytest.mark.parametrize("fault", ["fails", "slow", "slow after a send", "slow after a retry"])
 @pytest.mark.parametrize("plain", [False, True])
 async def test_slow_and_failing_brokers_are_avoided(fault: str, plain: bool) -> None:
-    """Row D09: with ``avoid_slow_brokers`` every attempt is reported, first or not, asyncio or plain."""
+    """Row D09: with ``avoid_slow_brokers`` every attempt is reported, first or not, asyncio or synchronous."""
 
     def respond(broker: str, number: int) -> Answer:
         if fault == "slow after a retry" and number == 0:
@@ -269,7 +271,7 @@ async def test_slow_and_failing_brokers_are_avoided(fault: str, plain: bool) -> 
 
 @pytest.mark.parametrize("plain", [False, True])
 async def test_failed_send_reports_its_attempts_time_and_code(plain: bool) -> None:
-    """Row D15: 10002 after a time-out, 10003 when no master of the broker is known."""
+    """Row D15: 10002 after a timeout, 10003 when no master of the broker is known."""
     async with (
         stub_cluster(lambda broker, number: PARKED if number else sent()) as stub,
         AsyncExitStack() as stack,

@@ -1,4 +1,4 @@
-"""Every way to send arrives, with equal content."""
+"""Messages sent in every way arrive with equal content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 async def received(target: Target, topic: str, count: int) -> Collector:
-    """Everything in a topic, once ``count`` messages came."""
+    """Returns everything in a topic, once ``count`` messages arrived."""
     collector = Collector()
     consumer = PushConsumer(target.group(), target.address, from_where=FIRST)
     collector.on(consumer, topic)
@@ -198,7 +198,7 @@ async def test_delays_hold_and_a_recalled_message_never_comes(target: Target) ->
             "fence": Message(topic, "fence", delay_ms=4_000),
         }
         results = {name: await producer.send(message) for name, message in sent.items()}
-        if target.name == "apache-4.9.7":  # knows levels only: what it does not know it delivers at once
+        if target.name == "apache-4.9.7":  # knows levels only: it delivers other delays immediately
             await collector.wait(5)
             assert all(result.recall_handle is None for result in results.values())
         else:

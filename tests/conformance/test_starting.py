@@ -1,4 +1,4 @@
-"""Where a new group begins."""
+"""The offset at which a new group starts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from orbitmq.client.options import Start
 
 
 async def test_new_group_starts_where_it_was_told(target: Target) -> None:
-    """Also where the broker still has the first message: there it would say 0 of its own accord."""
+    """Also where the broker still has the first message: by default it would return 0 there."""
     topic = target.topic(queue_count=2)
-    old_brokers = target.name.endswith("4.9.7")  # they say so whatever they are asked
+    old_brokers = target.name.endswith("4.9.7")  # they return it for any request
     await fill(target, topic, 4)
     await asyncio.sleep(0.02)  # times are in milliseconds
     cut = datetime.now(UTC)
@@ -65,7 +65,9 @@ async def test_start_at_the_end_misses_nothing_of_new_topics_and_new_queues(targ
 
 
 def send_between(consumer: PushConsumer, producer: Producer) -> None:
-    """Have a queue's first message arrive after the broker was asked for the group's offset, before its end is."""
+    """Makes a queue's first message arrive after the broker was queried for the group's offset, and before its end
+    is.
+    """
     end = consumer._offsets.end
 
     async def end_after_a_message(queue: MessageQueue) -> int:

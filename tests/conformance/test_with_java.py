@@ -38,12 +38,12 @@ TEXT = "größe 中文 😀 \x7f"
 
 
 async def blocking(function: Any, *arguments: Any, **settings: Any) -> Any:
-    """A call of the driver, off the loop."""
+    """Runs a call of the driver off the loop."""
     return await asyncio.to_thread(partial(function, *arguments, **settings))
 
 
 def same(ours: ReceivedMessage, java: Received) -> None:
-    """Both clients read one stored message alike."""
+    """Checks that both clients read one stored message alike."""
     assert ours.topic == java.topic
     assert ours.body == java.body
     assert ours.tags == (java.tags or "")
@@ -63,14 +63,16 @@ def same(ours: ReceivedMessage, java: Received) -> None:
 async def both_receive(
     target: Target, java: JavaClients, topic: str, count: int
 ) -> tuple[dict[Place, ReceivedMessage], dict[Place, Received]]:
-    """What each client reads from the topic, by place: a 4.9 broker gives all messages of a Java batch one id."""
+    """Returns what each client reads from the topic, by position: a 4.9 broker gives all messages of a Java batch one
+    id.
+    """
     collector = Collector()
     consumer = PushConsumer(target.group(), target.address, from_where=FIRST)
     collector.on(consumer, topic)
     reader = await blocking(java.push_consumer, target.group(), target.address, {topic: "*"}, from_first=True)
     async with consumer:
         await collector.wait(count)
-        # By content: a member that is rebalanced meanwhile may get a message twice.
+        # By content: a member rebalanced meanwhile may get a message twice.
         deliveries = await blocking(reader.wait_bodies, {m.body for m in collector.messages})
     await blocking(reader.stop)
     return (
@@ -154,13 +156,13 @@ async def test_request_and_reply_cross_both_ways(target: Target, java_latest: Ja
 
 
 def room_of_client(client_id: str) -> str:
-    """As the resolver of the Java driver."""
+    """Works like the resolver of the Java driver."""
     found = re.search(r"room\d+", client_id)
     return found.group() if found else "room0"
 
 
 def strategy_of(name: str, everything: set[MessageQueue]) -> tuple[Strategy, dict[str, Any]]:
-    """Our strategy, and what tells the Java member to use the same."""
+    """Returns our strategy, and the option that makes the Java member use the same."""
     if name == "CONFIG":
         fixed = [queue for queue in everything if queue.queue_id < 3]
         rest = [
@@ -214,7 +216,7 @@ async def test_queues_are_shared_with_a_java_member(
             **settings,
         )
         members = sorted_clients([ours.client_id, java.client_id])
-        # What each member must have by our own functions: the Java client has to come to the same.
+        # The expected queues of each member by our own functions: the Java client has to arrive at the same.
         wanted = (
             set(strategy(sorted(everything), members, ours.client_id)),
             everything - set(strategy(sorted(everything), members, ours.client_id)),
@@ -237,7 +239,7 @@ async def test_queues_are_shared_with_a_java_member(
         async with Producer("os", target.address) as producer:
             await asyncio.gather(*(producer.send(Message(topic, f"m{i}")) for i in range(40)))
         await until(lambda: len(collector.messages) + len(java.deliveries) >= 40, "all messages")
-        # Before it leaves: what it has not committed by then comes to us again.
+        # Before it leaves: messages it has not committed by then are redelivered to us.
         assert {message.queue for message in collector.messages} == wanted[0]
         await blocking(java.stop)
         if name != "CONFIG":
@@ -247,7 +249,7 @@ async def test_queues_are_shared_with_a_java_member(
 
 
 def shape(field: str) -> str:
-    """What kind of thing a field of a trace record is."""
+    """Returns the kind of value in a field of a trace record."""
     return "number" if field.isdigit() else "flag" if field in ("true", "false") else "text"
 
 
@@ -267,7 +269,7 @@ async def test_trace_records_have_the_same_fields(target: Target, java_latest: J
     await blocking(
         writer.send_in_transaction, JavaMessage(topic=topic, body=b"java, sure", tags="t", keys="k")
     )
-    await blocking(writer.stop)  # what it has to tell leaves with it
+    await blocking(writer.stop)  # its trace records are sent when it stops
     collector = Collector()
     consumer = PushConsumer(ours_group, target.address, from_where=FIRST, trace=True)
     collector.on(consumer, topic)
@@ -297,7 +299,7 @@ async def test_trace_records_have_the_same_fields(target: Target, java_latest: J
                 found[kind, fields[2] == f"{topic}-ours"] = fields
 
     async with traces:
-        # A broker of 4.9 does not note its region in messages, and the Java consumer tells nothing then.
+        # A 4.9 broker does not record its region in messages, and the Java consumer then traces nothing.
         wanted = 6 if target.name == "apache-4.9.7" else 8
         try:
             await until(lambda: len(found) >= wanted)

@@ -1,4 +1,4 @@
-"""Waits with a bound, for tests of things that happen on other machines."""
+"""Waits with a limit, for tests of events on other machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ until = until_async
 
 
 class Collector:
-    """A handler that remembers what it got."""
+    """A handler that collects the messages it receives."""
 
     def __init__(self) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -26,7 +26,7 @@ class Collector:
         return [message.text() for message in self.messages]
 
     async def wait(self, count: int, timeout_s: float = LIMIT_S) -> list[ReceivedMessage]:
-        """The messages, as soon as there are that many."""
+        """Returns the messages as soon as there are that many."""
         await until(lambda: len(self.messages) >= count, f"{count} messages", timeout_s)
         return self.messages
 

@@ -1,4 +1,4 @@
-"""Requests with one thing wrong: each field of each core request missing, malformed or out of range.
+"""Requests with one fault: each field of each core request missing, malformed or out of range.
 
 The same list goes to a real Apache 5.5.0 broker (tests/apache/test_broker_bad_input.py), whose codes are kept in
 bad_requests.json, and to ours.
@@ -209,7 +209,7 @@ UNKNOWN_CODES: Final = (9_999, -1, 0, 2**31 - 1)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request. ``field`` is what is wrong with it: the name of a header field, "body" or nothing."""
+    """One request. ``field`` is the faulty part: the name of a header field, "body" or nothing."""
 
     code: int
     what: str
@@ -228,7 +228,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Valid requests first, so that a wrong base would show itself."""
+    """Yields valid requests first, so that a wrong base would be noticed."""
     for code, (fields, body) in VALID.items():
         yield Case(code, "valid", "", "", fields, body)
         for field in fields:
@@ -260,6 +260,6 @@ def _wrong_values(code: int, field: str) -> tuple[str, ...]:
 
 @cache
 def recorded_codes() -> Mapping[str, int | None]:
-    """What Apache 5.5.0 answered, by case; None where it did not answer."""
+    """Returns the codes that Apache 5.5.0 answered, by case; None where it did not answer."""
     content: dict[str, int | None] = json.loads(RECORDED.read_text())
     return content

@@ -1,4 +1,4 @@
-"""Starts the servers of a folder that ``orbitmq init`` wrote."""
+"""Starts the servers of a folder written by ``orbitmq init``."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def init(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def written(kind: str, directory: Path, broker_count: int) -> str:
-    """The files of a layout on free ports; returns the address of the name server."""
+    """Writes the files of a layout on free ports; returns the address of the name server."""
     (name_server,) = free_ports()
-    # A broker takes the port two below its own and the one above; the next broker is ten further.
+    # A broker also uses its port - 2 and + 1; the next broker is ten further.
     offsets = [10 * number + own for number in range(broker_count) for own in (0, 2, 3)]
     broker = free_ports(*offsets[1:])[0] + 2
     metrics = free_ports(*range(1, broker_count + 1))[0]
@@ -45,7 +45,7 @@ def written(kind: str, directory: Path, broker_count: int) -> str:
 
 @contextlib.contextmanager
 def started(directory: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """Every server of the folder, the name server first; all stop in order with exit code 0."""
+    """Starts every server of the folder, the name server first; all stop in order with exit code 0."""
     files = sorted(directory.glob("*.conf"), key=lambda path: (path.stem != "namesrv", path.stem))
     running: dict[str, subprocess.Popen[str]] = {}
     environment = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
@@ -75,7 +75,7 @@ def started(directory: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
 
 
 def wait_for_brokers(name_server: str, count: int) -> None:
-    """Until so many brokers are registered, and every name has a master."""
+    """Waits until that many brokers are registered, and every name has a master."""
 
     async def registered() -> None:
         async with Admin(name_server) as admin, asyncio.timeout(READY_S):

@@ -55,7 +55,7 @@ def on_uvloop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Node:
-    """One broker, the proxy before its replication port and the one to its etcd."""
+    """One broker, the proxy in front of its replication port and the one to its etcd."""
 
     def __init__(self, number: int, root: Path, etcd: Etcd, options: dict[str, Any]) -> None:
         self.number = number
@@ -90,7 +90,7 @@ class Node:
             ha_listen_port=self._ha_port,
             **self._options,
         )
-        # Others get the address of the proxy.
+        # Other brokers get the address of the proxy.
         object.__setattr__(self.broker.config, "ha_public_host", PROXY_HOST)
         await self.broker.start()
 
@@ -108,7 +108,7 @@ class Node:
             proxy.heal()
 
     def isolate(self) -> None:
-        """Nobody reaches this broker's log, and it reaches no etcd."""
+        """Makes this broker's log unreachable, and etcd unreachable for it."""
         for proxy in self.proxies:
             proxy.accepting = False
             proxy.cut()
@@ -132,7 +132,7 @@ class Group:
         return self.masters[0]
 
     async def send(self, node: Node, count: int, body: bytes = b"x" * 100) -> int:
-        """Messages in bulk to one node, as a send handler does it; returns the code of the answer."""
+        """Sends messages in bulk to one node, like a send handler; returns the code of the response."""
         broker = node.running
         if broker.config.is_slave:
             return ResponseCode.SYSTEM_BUSY
@@ -145,7 +145,7 @@ class Group:
         return code
 
     async def settled(self, timeout_s: float = 30.0) -> Node:
-        """One master, everybody in sync and caught up."""
+        """Waits for one master, with every member in sync and caught up."""
         numbers = {node.number for node in self.nodes if node.broker is not None}
 
         def whole() -> bool:
@@ -165,14 +165,16 @@ class Group:
         return self.masters[0]
 
     async def watch_holders(self) -> None:
-        """How many brokers were sure to be master at one moment; all share one clock here."""
+        """Records how many brokers were certain to be master at the same time; all share one clock here."""
         while True:
             holders = sum(node.broker is not None and node.failover.holds() for node in self.nodes)
             self.most_holders = max(self.most_holders, holders)
             await asyncio.sleep(0.002)
 
     def fault(self, chance: random.Random) -> str:
-        """Do one thing by chance and name it. Now and then all is well for a while, else nobody is master soon."""
+        """Injects a random fault and returns its name. Some of the time it injects none, so that a master can be
+        elected.
+        """
         if chance.random() < 0.25:
             for node in self.nodes:
                 node.heal()
@@ -197,7 +199,7 @@ def repr_of(node: Node) -> tuple[Any, ...]:
 
 @asynccontextmanager
 async def group(root: Path, etcd: Etcd, *, count: int = 2, **options: Any) -> AsyncIterator[Group]:
-    """A started group; the names in etcd are its own."""
+    """A started group; its names in etcd are unique."""
     name = f"test-{random.getrandbits(64):x}"
     settings = {**PATIENT, "failover_group": name, **options}
     async with AsyncExitStack() as stack:

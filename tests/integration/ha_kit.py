@@ -1,4 +1,4 @@
-"""Brokers of one group in this process, and what the tests of replication ask of them."""
+"""Brokers of one group in this process, and the helpers of the replication tests."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ async def pair(
         make_broker(root / "slave", BrokerRole.SLAVE, 1, **options) as slave,
     ):
         introduce(slave, master)
-        # Before anything is in the log: a new slave would be sent the newest segment only.
+        # Before the first message is in the log: a new slave would be sent only the newest segment.
         await until(lambda: bool(master.roles.replicas.status()), "the connection")
         await until(lambda: master.roles.replicas.links[0].next_offset == 0, "the first report")
         yield master, slave
 
 
 def introduce(slave: Broker, master: Broker) -> None:
-    """What a name server tells a slave."""
+    """Gives a slave its master's addresses, like a name server."""
     slave.roles.master_announced(master.address, master.ha_address)
 
 
 def put(broker: Broker, count: int, *, topic: str = "T", body: bytes = b"x" * 100, first: int = 0) -> None:
-    """Append messages as the send handler does: in bulk, over four queues."""
+    """Appends messages like the send handler: in bulk, over four queues."""
     for start in range(first, first + count, 32):
         broker.store.append_batch(
             [
@@ -80,7 +80,7 @@ until = until_async
 
 
 async def gate_code(broker: Broker) -> int:
-    """What a send that ends with the log would be answered now."""
+    """Returns the code that a send would be answered with now if it ended with the log."""
     told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     broker.gate.wait(broker.store.max_log_offset, told.set_result)
     return await told
@@ -91,7 +91,7 @@ def caught_up(master: Broker, slave: Broker) -> bool:
 
 
 def log_bytes(broker: Broker, start: int = 0) -> bytes:
-    """The raw log from an offset on."""
+    """Returns the raw log from an offset on."""
     store = broker.store
     pieces: list[bytes] = []
     at = max(start, store.min_log_offset)
@@ -102,7 +102,7 @@ def log_bytes(broker: Broker, start: int = 0) -> bytes:
 
 
 def assert_equal_logs(master: Broker, slave: Broker) -> None:
-    """Byte for byte, and every queue with the same messages."""
+    """Checks that the logs are equal byte for byte, and that every queue has the same messages."""
     start = max(master.store.min_log_offset, slave.store.min_log_offset)
     assert slave.store.max_log_offset == master.store.max_log_offset
     assert log_bytes(master, start) == log_bytes(slave, start)
@@ -117,7 +117,7 @@ def assert_equal_logs(master: Broker, slave: Broker) -> None:
 
 
 def config_file(broker: Broker, name: str) -> Any:
-    """A file of metadata, parsed; Apache writes integer keys without quotes, and so do we."""
+    """Returns a parsed metadata file; Apache writes integer keys without quotes, and so do we."""
     path = Path(broker.store_config.root) / "config" / name
     return javajson.loads(path.read_bytes()) if path.exists() else None
 

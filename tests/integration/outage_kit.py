@@ -1,4 +1,4 @@
-"""Servers as processes that are killed, paused and started again under a load, and what a stream made of it."""
+"""Server processes that are killed, paused and restarted under load, and checks of a stream's output."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ GET_BROKER_HA_STATUS = 907
 
 
 class Reader(Protocol):
-    """A stream under way."""
+    """A running stream."""
 
     def rows(self) -> list[tuple[str, int, int, int]]:
-        """Broker, queue, offset and number of everything it has given so far."""
+        """Returns broker, queue, offset and number of every row so far."""
 
 
 class Load:
-    """Sends numbers all the time, each once: a send that failed is not repeated, so none can be there twice."""
+    """Sends numbers continuously, each once: a failed send is not repeated, so no number can occur twice."""
 
     def __init__(self, name_server: str) -> None:
         self._name_server = name_server
@@ -53,7 +53,7 @@ class Load:
         self._thread.join(30)
 
     def renew(self) -> None:
-        """Go on with a new producer, which looks at the routes at once."""
+        """Continues with a new producer, which queries the routes immediately."""
         self._renewed.set()
 
     def _run(self) -> None:
@@ -73,7 +73,7 @@ class Load:
                     self.acknowledged.add(number)
 
     def wait_more(self, count: int, timeout_s: float = 60.0) -> None:
-        """Until so many more are acknowledged."""
+        """Waits until that many more are acknowledged."""
         wanted = len(self.acknowledged) + count
         wait_until(lambda: len(self.acknowledged) >= wanted, timeout_s=timeout_s, what=f"{count} more sends")
 
@@ -83,7 +83,7 @@ def numbers(reader: Reader) -> list[int]:
 
 
 def check(reader: Reader, load: Load, timeout_s: float = 120.0) -> None:
-    """Everything acknowledged is there, and nothing twice."""
+    """Checks that every acknowledged number is there, and none twice."""
     wait_until(
         lambda: load.acknowledged <= set(numbers(reader)),
         timeout_s=timeout_s,
@@ -97,7 +97,7 @@ def check(reader: Reader, load: Load, timeout_s: float = 120.0) -> None:
 
 
 def waiting(reader: Reader, seconds: float, growth: int, what: str) -> None:
-    """Let time pass; meanwhile the stream gives at least so many rows."""
+    """Lets time pass, and checks that the stream returns at least that many rows meanwhile."""
     before, until = len(reader.rows()), time.monotonic() + seconds
     wait_until(
         lambda: time.monotonic() > until and len(reader.rows()) >= before + growth,
@@ -129,13 +129,13 @@ def processes() -> Iterator[Processes]:
 
 
 def outages(servers: Processes, reader: Reader, load: Load, *, names_s: float, pause_s: float) -> None:
-    """One outage after the other under load; the stream goes on with what there is through each of them."""
+    """Runs one outage after the other under load; the stream continues with the remaining brokers through each."""
     load.wait_more(50)
     waiting(reader, 0, 50, "all is well")
     servers.names.kill()
     waiting(reader, names_s, 50, "the name server is down")
     servers.names.start()
-    # A batch that is under way then waits for this broker; if none is, batches go on without its queues.
+    # A batch in progress then waits for this broker; if there is none, batches continue without its queues.
     servers.other.pause()
     waiting(reader, pause_s, 0, "broker-b hangs")
     servers.other.resume()
@@ -144,7 +144,7 @@ def outages(servers: Processes, reader: Reader, load: Load, *, names_s: float, p
     waiting(reader, 2, 0, "broker-b, which has no slave, is dead")
     servers.other.start()
     waiting(reader, 0, 50, "broker-b is back")
-    # What the slave has is read before its master is back.
+    # The slave's messages are read before its master is back.
     servers.master.kill()
     before = set(load.acknowledged)
     wait_until(lambda: before <= set(numbers(reader)), timeout_s=90, what="rows of broker-a from its slave")
@@ -174,7 +174,7 @@ def in_sync(broker: OrbitBroker) -> bool:
 
 
 def failover(etcd: Etcd, start: Callable[[str], Reader], *, kills: int) -> None:
-    """Masters killed with -9, each replaced through etcd, under load."""
+    """Kills masters with -9 under load; each is replaced through etcd."""
     with ExitStack() as stack:
         names = stack.enter_context(OrbitNamesrv())
         options: dict[str, Any] = {"enableFailover": True, "etcdEndpoints": etcd.url}

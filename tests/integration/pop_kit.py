@@ -42,7 +42,7 @@ class Popped:
 
 @dataclass(slots=True)
 class PopClient:
-    """Asks one broker; ``broker`` may be another one after a restart."""
+    """Sends requests to one broker; ``broker`` may be another one after a restart."""
 
     rpc: RpcClient
     broker: Broker
@@ -76,7 +76,7 @@ class PopClient:
         return await self.call(RequestCode.POP_MESSAGE, fields)
 
     async def messages(self, **changes: Any) -> list[Popped]:
-        """Pop and read the answer as a client does; no message is an empty list."""
+        """Pops and reads the response like a client; no message is an empty list."""
         answer = await self.pop(**changes)
         assert answer.code in (0, 210), (answer.code, answer.remark)
         return popped(answer, changes.get("topic", TOPIC), changes.get("consumerGroup", GROUP))
@@ -100,7 +100,7 @@ def ack_fields(message: Popped, group: str = GROUP) -> dict[str, str]:
 
 
 def popped(answer: Frame, topic: str, group: str) -> list[Popped]:
-    """The messages of an answer with their receipts, made as the Java client makes them."""
+    """Returns the messages of a response with their receipts, built like the Java client's."""
     fields = answer.ext_fields
     starts = {}
     for entry in filter(None, fields.get("startOffsetInfo", "").split(";")):
@@ -139,7 +139,7 @@ def create_topic(broker: Broker, topic: str = TOPIC, queues: int = 2) -> None:
 
 @asynccontextmanager
 async def serving(root: Path, *, queues: int = 2, **options: Any) -> AsyncIterator[PopClient]:
-    """A broker with a topic, and its client."""
+    """Yields a broker with a topic, and its client."""
     rpc = RpcClient()
     async with make_broker(root, **options) as broker:
         if broker.topics.find(TOPIC) is None:
@@ -157,7 +157,7 @@ def golden() -> dict[str, Any]:
 
 
 async def until_popped(client: PopClient, wait_ms: int = 5_000, **changes: Any) -> list[Popped]:
-    """Messages as soon as there are some."""
+    """Returns messages as soon as there are some."""
     found = await client.messages(pollTime=wait_ms, **changes)
     assert found, "nothing came in time"
     await asyncio.sleep(0)

@@ -1,8 +1,8 @@
-"""Eve, a user with next to no rights, and the objects of others that she must not reach.
+"""Eve, a user with almost no rights, and other users' objects that she must not reach.
 
-Attacks are generated from the declarations of requests: every field of a header takes every name, id, key and
-offset of the victims, so a new request is attacked without anyone adding it here. What she was served and what
-changed in the store decides, and then the response codes.
+Attacks are generated from the declarations of requests: every field of a header takes every name, id, key and offset
+of the victims, so a new request is attacked without anyone adding it here. The verdict depends on the data she was
+served and the changes in the store, and then on the response codes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ LOOKS_OF_4X = frozenset(
 
 @dataclass
 class Attack:
-    """One request of Eve."""
+    """One request by Eve."""
 
     code: int
     fields: dict[str, str]
@@ -124,7 +124,7 @@ class Attack:
 
 @dataclass
 class Scene:
-    """A broker with the messages of victims, and Eve's connection."""
+    """A broker with the victims' messages, and Eve's connection."""
 
     broker: Broker
     root: Asker
@@ -144,7 +144,7 @@ class Scene:
         return offset_message_id(bytes(map(int, host.split("."))) + int(port).to_bytes(4, "big"), log_offset)
 
     def records(self, start: int = 0) -> Iterator[Record]:
-        """All records of the log from an offset on."""
+        """Yields all records of the log from an offset on."""
         while start < self.broker.store.max_log_offset:
             raw = self.broker.store.record_at(start)
             assert raw is not None
@@ -166,7 +166,7 @@ class Scene:
         return [*names, PRODUCERS, KEY, COLLIDING_KEY, "alice@1", self.receipt, *ids]
 
     def _known(self, topic: str, group: str) -> dict[str, str]:
-        """What an informed attacker writes into fields of these names."""
+        """Returns the values an informed attacker would write into fields of these names."""
         known = dict.fromkeys(TOPIC_FIELDS, topic) | dict.fromkeys(GROUP_FIELDS, group)
         return known | {
             "producerGroup": PRODUCERS,
@@ -203,7 +203,7 @@ class Scene:
         }
 
     def attacks_with(self, request: Request) -> Iterator[Attack]:
-        """Everything Eve tries with one request."""
+        """Yields every attack that Eve tries with one request."""
         if request in BODIES:
             for topic, group in itertools.product((TOPIC, "eve"), (GROUP, "eve")):
                 body = _renamed(BODIES[request], topic, group)
@@ -245,7 +245,7 @@ class Scene:
                     yield attack
 
     async def attack(self, codes: Collection[int], *, only_first: bool = False) -> list[str]:
-        """Try everything with these codes; returns what went wrong."""
+        """Tries everything with these codes; returns the violations."""
         before, log_end = self.state(), self.broker.store.max_log_offset
         self.pushed.clear()
         wrong: dict[str, None] = {}
@@ -293,10 +293,10 @@ class Scene:
                 wrong.append("END_TRANSACTION succeeded")
         return wrong
 
-    # -- what is there -------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What Eve must not change."""
+        """Returns the state that Eve must not change."""
         broker = self.broker
         offsets = json.loads(broker.offsets.encode())["offsetTable"]
         members = broker.tables.consumers.group(GROUP)
@@ -362,7 +362,7 @@ def _message(topic: str, **properties: str) -> dict[str, str]:
 
 
 async def _make_victims(scene: Scene) -> None:
-    """Records of others of every kind, and their members."""
+    """Stores other users' records of every kind, and registers their members."""
     root, alice, broker = scene.root, scene.alice, scene.broker
     for topic in (TOPIC, "eve"):
         made = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1"}
@@ -446,10 +446,10 @@ async def scene(folder: Path, *, is_4x: bool) -> AsyncIterator[Scene]:
 
 
 def _listen(asker: Asker, frames: list[Frame]) -> None:
-    """Answer what the broker asks of a client, and note it."""
+    """Answers and records the requests that the broker sends to a client."""
 
     def pushed(call: Call[Any]) -> Reply:
-        if call.body or call.frame.code == RequestCode.GET_CONSUMER_RUNNING_INFO:  # others are notices
+        if call.body or call.frame.code == RequestCode.GET_CONSUMER_RUNNING_INFO:  # others are notifications
             frames.append(call.frame)
         return Reply()
 

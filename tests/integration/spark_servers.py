@@ -1,4 +1,4 @@
-"""A name server and several brokers, each on a loop of its own, so that one can stop, hang or come back alone."""
+"""A name server and several brokers, each on its own loop, so that one can stop, hang or return alone."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Server(Generic[T]):
             self._loop.close()
 
     def pause(self) -> None:
-        """As if the process were stopped: sockets stay open, nothing is answered."""
+        """Pauses the server as if the process were stopped: sockets stay open, and no request is answered."""
         self._hang.clear()
 
         async def hang() -> None:
@@ -129,20 +129,20 @@ class Servers:
             assert remoting_call(broker.address, CREATE_TOPIC, fields)[0] == 0
 
     def delete_topic(self, topic: str, *brokers: Server[Broker]) -> None:
-        """As the admin tool does: at the brokers, then at the name server."""
+        """Deletes a topic like the admin tool: at the brokers, then at the name server."""
         for broker in brokers:
             assert remoting_call(broker.address, DELETE_TOPIC, {"topic": topic})[0] == 0
         assert remoting_call(self.name_server, DELETE_TOPIC_IN_NAMESRV, {"topic": topic})[0] == 0
 
     def producer(self) -> Producer:
-        """One that knows its route already, to go on with while name servers are down."""
+        """Returns a producer that already knows its route, to keep sending while name servers are down."""
         producer = Producer("servers", self.name_server)
         producer.start()
         self._stack.callback(producer.stop)
         return producer
 
     def send(self, topic: str, numbers: range, broker: str = "") -> None:
-        """One message each, in turn to the queues; or all to queue 0 of a broker."""
+        """Sends one message each, to the queues in turn, or all to queue 0 of a broker."""
         with Producer("servers", self.name_server) as producer:
             self.send_with(producer, topic, numbers, broker)
 
@@ -159,7 +159,7 @@ class Servers:
     def until_copied(
         topic: str, master: Server[Broker], slave: Server[Broker], timeout_s: float = 20.0
     ) -> None:
-        """Return when the slave has all its master has, and knows the topic."""
+        """Waits until the slave has everything its master has, and knows the topic."""
         deadline = time.monotonic() + timeout_s
 
         def copied() -> bool:

@@ -73,7 +73,7 @@ async def running(folder: Path, *options: str) -> AsyncIterator[Broker]:
 
 
 class Asker:
-    """Requests of one user over one connection."""
+    """Sends requests of one user over one connection."""
 
     def __init__(self, address: str, user: tuple[str, str] | None, tls: ssl.SSLContext | None = None) -> None:
         self._address = address
@@ -447,14 +447,14 @@ def test_modes_of_tls(tmp_path: Path, mode: str, tls_works: bool, plain_works: b
 
 
 def lines_of_the_page(section: str) -> list[str]:
-    """What a section of docs/how-to/secure.md shows to be typed or written, in its order."""
+    """Returns the lines that a section of docs/how-to/secure.md shows to be typed or written, in order."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "secure.md").read_text("utf-8")
     part = page.partition(f"## {section}\n")[2].partition("\n## ")[0]
     return [line.strip() for line in part.splitlines() if line.startswith("        ")]
 
 
 async def type_in(folder: Path, line: str, environment: dict[str, str], servers: dict[str, str]) -> str:
-    """Run a command of the page, with the addresses of this test."""
+    """Runs a command of the page, with the addresses of this test."""
     words = [servers.get(word, word) for word in line.split()]
     if words[0] == "orbitmq":
         words[:1] = [sys.executable, "-m", "orbitmq.cli.main"]
@@ -522,7 +522,7 @@ def test_commands_of_the_page_about_security_work_as_written(
 
 
 async def refused_by(asker: Asker, codes: list[int]) -> dict[int, tuple[int, str]]:
-    """What a broker says to each of the requests, with fields and a body that name a topic and a group."""
+    """Returns a broker's response to each of the requests, with fields and a body that name a topic and a group."""
     answers = {}
     for code in codes:
         fields, body = asked(code)

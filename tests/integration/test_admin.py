@@ -63,7 +63,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
 
 
 def paths(value: Any, prefix: str = "") -> set[str]:
-    """Every key of a JSON value, in the notation of the reference."""
+    """Returns every key of a JSON value, in the notation of the reference."""
     if isinstance(value, dict):
         return {path for key, item in value.items() for path in paths(item, f"{prefix}.{key}")}
     if isinstance(value, list):
@@ -72,7 +72,7 @@ def paths(value: Any, prefix: str = "") -> set[str]:
 
 
 def documented(path: str, keys: list[str]) -> bool:
-    """Whether a path is a key, or is below one that is data or another format's."""
+    """Returns whether a path is a key, or is below one that contains data or another format."""
     path = path.lstrip(".")
     return any(
         path == key or path.startswith((f"{key}.", f"{key}[", f"{key.removesuffix('.*')}.")) for key in keys
@@ -336,7 +336,7 @@ def test_shell_is_offered_commands_flags_and_names(cluster: RunningBroker) -> No
     assert "--topic" in offered("orbitmq admin topicStatus --to")
     assert "orders" in offered(f"orbitmq admin topicStatus -n {cluster.name_server} -t or")
     assert "DefaultCluster" in offered(f"orbitmq admin brokerStatus -n {cluster.name_server} -c Def")
-    # A name server that is not there offers nothing and takes no time.
+    # An unreachable name server offers no completions and causes no delay.
     assert offered("orbitmq admin topicStatus -n 127.0.0.1:1 -t or").strip() == ""
 
 
@@ -382,7 +382,7 @@ def test_first_commands_and_the_program_of_the_page_run() -> None:
         lines = [line for line in block.splitlines() if line.startswith("orbitmq admin")]
         assert len(lines) >= 6
         for line in lines:
-            # A topic is known to the name server, and a key to the index, a moment later.
+            # The name server knows a topic, and the index a key, only shortly afterwards.
             until(functools.partial(works, line), line)
         assert works(f"orbitmq admin updateSubGroup -b {broker.address} -g readers")
         assert works("orbitmq admin resetOffsetByTime -g readers -t orders -s 0")

@@ -1,4 +1,4 @@
-"""Clients of two networks reach the same broker: each through a name server of its own."""
+"""Clients of two networks reach the same broker, each through its own name server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``orbitmq bench``: runs what it finds, shows it, keeps it with commit and machine."""
+"""``orbitmq bench`` runs the benchmarks it finds, shows the results, and stores them with commit and machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run() -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A source tree with benchmarks that take no time."""
+    """Returns a source tree with benchmarks that take no time."""
     folder = tmp_path / "benchmarks"
     folder.mkdir()
     for name, text in (

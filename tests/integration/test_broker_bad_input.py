@@ -1,4 +1,4 @@
-"""A broker asked wrongly: Apache's code, a remark that names what is wrong, and nothing stored."""
+"""Malformed requests to a broker: Apache's code, a remark that names the fault, and no message stored."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ ACCEPTED: Final = ResponseCode.SUCCESS
 REFUSED: Final = ResponseCode.SYSTEM_ERROR
 INVALID: Final = ResponseCode.INVALID_PARAMETER
 
-# Where we answer otherwise than Apache on purpose, and with what.
+# Where our response deliberately differs from Apache's, and our code.
 STRICTER: Final = {
-    # Apache reads any text but "true" as false, and an optional number that is not one as missing.
+    # Apache reads any text except "true" as false, and a malformed optional number as missing.
     **{f"{code} {flag}='maybe'": REFUSED for code in (310, 320) for flag in "km"},
     **{f"10 {flag}='maybe'": REFUSED for flag in ("unitMode", "batch")},
     "17 order='maybe'": REFUSED,
@@ -50,8 +50,8 @@ STRICTER: Final = {
         )
         for value in ("abc", "", "1.5", "2147483648", "9223372036854775808")
     },
-    # Apache keeps offsets of queues that do not exist and offset -1, makes topics with -1 queues, and locks for a
-    # nameless client.
+    # Apache stores offsets of nonexistent queues and offset -1, creates topics with -1 queues, and locks queues for a
+    # client without a name.
     "15 queueId='-1'": INVALID,
     "15 queueId='99'": INVALID,
     "15 commitOffset='-1'": INVALID,
@@ -76,11 +76,11 @@ OTHER_CODE: Final = {
         for value in values
     },
     "15 without consumerGroup": REFUSED,
-    # Bits that claim IPv6 hosts: Apache writes a record nobody can read, or fails to; we clear them.
+    # Bits that claim IPv6 hosts: Apache writes an unreadable record, or fails to; we clear them.
     "10 sysFlag='-1'": ACCEPTED,
     "310 f='-1'": ACCEPTED,
     "320 f='99'": ACCEPTED,
-    # A search for less than nothing finds nothing.
+    # A search for a negative number finds nothing.
     "12 maxNum='-1'": ResponseCode.QUERY_NOT_FOUND,
 }
 
@@ -132,7 +132,7 @@ def expected_code(case: Case) -> int | None:
 
 
 def names_the_fault(case: Case, remark: str) -> bool:
-    """The field by its name on the wire, or the value it has, or the thing the value should have been."""
+    """Returns whether the remark names the field as on the wire, its value, or the expected value."""
     if case.field == "body":
         return any(word in remark for word in ("body", "batch"))
     if bad_requests.recorded_codes()[f"{case.code} valid"] != ACCEPTED and "header field" not in remark:
@@ -177,7 +177,7 @@ def test_wrong_request_gets_apaches_code_a_telling_remark_and_stores_nothing(
 
 
 def test_every_deviation_is_one() -> None:
-    """The tables above list nothing that Apache answers alike, and no case that is not there."""
+    """The tables above list no case that Apache answers alike, and no unknown case."""
     recorded = bad_requests.recorded_codes()
     for table in (STRICTER, OTHER_CODE):
         for name, code in table.items():
@@ -243,7 +243,7 @@ def test_group_that_was_never_online_is_told_so(tmp_path: Path) -> None:
             ):
                 fields = {**bad_requests.PULL, "consumerGroup": GROUP, **changes}
                 answer = await client.call(broker.address, RequestCode.PULL_MESSAGE, ext=fields)
-                # SQL is switched off unless enablePropertyFilter says otherwise.
+                # SQL is off unless enablePropertyFilter enables it.
                 assert answer.code == (ResponseCode.SYSTEM_ERROR if code is None else code), answer.remark
 
     run("uvloop", everything)

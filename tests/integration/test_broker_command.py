@@ -1,4 +1,4 @@
-"""``orbitmq broker`` as a process: ready line, signals, exit codes, and what it refuses."""
+"""``orbitmq broker`` as a process: ready line, signals, exit codes, and refused configurations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def settings(folder: Path, **more: str) -> list[str]:
 
 @contextmanager
 def broker(folder: Path, *arguments: str, **more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running process and its address. Its log is in the folder."""
+    """Yields a running process and its address. Its log is in the folder."""
     command = (*COMMAND, "broker", *settings(folder, **more), "--log-file", str(folder / "log"), *arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -83,7 +83,7 @@ def test_signal_answers_waiting_pulls_and_ends_with_0(tmp_path: Path, number: si
         connection = await client.connection(address)
         fields = {**PULL, "topic": "T", "queueOffset": "1", "sysFlag": "6", "suspendTimeoutMillis": "600000"}
         waiting = connection.call(RequestCode.PULL_MESSAGE, timeout_s=600.0, ext=fields)
-        # An answer to a later request shows that the pull has been taken.
+        # A response to a later request shows that the pull has been received.
         await client.call(address, RequestCode.GET_MAX_OFFSET, ext={"topic": "T", "queueId": "0"})
         assert not waiting.done()
         started = time.monotonic()
@@ -178,7 +178,7 @@ def test_option_of_apache_without_effect_is_kept_shown_and_warned_of(tmp_path: P
 
 @pytest.mark.parametrize("name", ["2m-2s-sync", "2m-noslave", "broker", "widely-copied"])
 def test_configuration_written_for_apache_starts_unchanged(tmp_path: Path, name: str) -> None:
-    """Only what would leave the test's own directory and ports is overridden."""
+    """Only settings that would leave the test's own directory and ports are overridden."""
     file = Path(__file__).parent.parent / "golden" / "apache-conf" / f"{name}.properties"
     with broker(tmp_path, "-c", str(file), storePathCommitLog=str(tmp_path / "log-files")) as (process, _):
         process.send_signal(signal.SIGTERM)
@@ -229,5 +229,5 @@ def test_broker_without_name_server_warns_and_takes_the_variable(
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
     shown = orbitmq("broker", "-p", *settings(tmp_path)).stdout
     assert "namesrvAddr=127.0.0.1:1\n" in shown
-    # The option is the stronger one, as in Apache.
+    # The option takes precedence, as in Apache.
     assert "namesrvAddr=127.0.0.1:2\n" in orbitmq("broker", "-p", "-n", "127.0.0.1:2").stdout

@@ -1,4 +1,4 @@
-"""A broker process with many connections, and with peers that do not read what they asked for."""
+"""A broker process with many connections, and with peers that do not read the responses they requested."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def broker_process() -> Iterator[OrbitBroker]:
 
 
 class Peer:
-    """One connection that reads only when told."""
+    """One connection that reads only on demand."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -57,7 +57,7 @@ class Peer:
         return self._frames.pop(0)
 
     async def closed(self) -> bool:
-        """Whether the broker has closed the connection, after all it sent before."""
+        """Returns whether the broker has closed the connection, after everything it sent before."""
         try:
             while data := await self._reader.read(MIB):
                 self._decoder.feed(data)
@@ -100,7 +100,7 @@ def pull_fields(queue_id: int, offset: int, *, wait_ms: int = 0) -> dict[str, st
 
 
 async def settled_private_bytes(broker: OrbitBroker) -> int:
-    """The broker's private memory once it has stopped growing."""
+    """Returns the broker's private memory once it has stopped growing."""
     last, since = 0, time.monotonic()
     while time.monotonic() - since < 1.0:
         await asyncio.sleep(0.1)
@@ -138,7 +138,7 @@ def test_2000_idle_and_200_active_connections_are_held() -> None:
                 answer = await peer.ask(RequestCode.GET_MAX_OFFSET, fields)
                 assert answer.code == 0
             assert broker.open_files() > IDLE_COUNT + ACTIVE_COUNT
-        # All of them left at once: nothing of them stays behind.
+        # All of them left simultaneously: nothing of them remains.
         await until_async(lambda: broker.open_files() <= 200, "the files of closed connections")
 
     with broker_process() as broker:
@@ -152,7 +152,7 @@ async def fill(peer: Peer, count: int, body: bytes) -> None:
 
 
 def test_peer_that_asks_for_everything_and_reads_nothing_costs_a_bounded_amount() -> None:
-    """2,000 pulls of 256 KiB, half a gigabyte of answers: the broker stops serving it long before."""
+    """2,000 pulls of 256 KiB, half a gigabyte of responses: the broker stops serving it long before."""
 
     async def everything(broker: OrbitBroker) -> None:
         async with connected(broker, 1) as [producer], connected(broker, 1, limit=1024) as [deaf]:
@@ -176,8 +176,9 @@ def test_peer_that_asks_for_everything_and_reads_nothing_costs_a_bounded_amount(
 
 
 def test_deaf_peer_with_many_waiting_pulls_is_cut_off_at_the_limit() -> None:
-    """Waiting pulls are answered by the arrival of a message, whatever the peer reads; the limit on unsent bytes is
-    what ends it."""
+    """The arrival of a message answers waiting pulls, whether or not the peer reads; the limit on unsent bytes ends
+    the connection.
+    """
 
     async def everything(broker: OrbitBroker) -> None:
         async with connected(broker, 1) as [producer], connected(broker, 1, limit=1024) as [deaf]:

@@ -1,4 +1,4 @@
-"""Single sends and batches mixed in one read of a socket: order, ids and acknowledgements."""
+"""Single sends and batches mixed in one socket read: order, ids and acknowledgements."""
 
 from __future__ import annotations
 
@@ -183,14 +183,14 @@ def test_batch_wakes_a_waiting_pull_and_oneway_batches_arrive(tmp_path: Path) ->
 
 @asynccontextmanager
 async def slowly_registered(directory: Path) -> AsyncIterator[tuple[str, RpcClient, set[str]]]:
-    """A broker's address, a client, and the topics registered with its slow name server."""
+    """Yields a broker's address, a client, and the topics registered with its slow name server."""
     known: set[str] = set()
 
     async def register(call: Call[RegisterBrokerRequest]) -> Reply:
         body = decode_registration(
             call.body, compressed=bool(call.header.compressed), version=call.frame.version
         )
-        await asyncio.sleep(0.05)  # a slow name server, so that an early answer would be seen
+        await asyncio.sleep(0.05)  # a slow name server, so that an early response would be noticed
         known.update(body.topic_config_serialize_wrapper.topic_config_table)
         return Reply(header=RegisterBrokerResponse())
 
@@ -260,7 +260,7 @@ def test_dead_name_server_delays_the_first_send_of_a_topic_but_does_not_lose_it(
                         None,
                         b"x",
                         ext={**SEND_V2, "b": "fresh"},
-                        timeout_s=3.0,  # what clients wait by default
+                        timeout_s=3.0,  # the default timeout of clients
                     )
                     assert answer.code == 0, answer.remark
                 await client.close()

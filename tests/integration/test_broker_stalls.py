@@ -1,4 +1,4 @@
-"""Requests that cost a peer little and a careless broker much: none holds the event loop for long.
+"""Requests that are cheap for a peer and expensive for a careless broker: none holds the event loop for long.
 
 Costs are CPU seconds of the thread that runs the loop, so a busy machine changes nothing.
 """
@@ -29,7 +29,7 @@ The defects that these tests are for took from 0.2 s to minutes."""
 
 
 class Attacked:
-    """A broker on a loop of its own, and one client on another."""
+    """A broker on its own loop, and one client on another."""
 
     def __init__(self, loop: LoopThread, broker: Broker, turn: Turn) -> None:
         self.loop = loop
@@ -77,7 +77,7 @@ def _subscriptions(count: int) -> bytes:
 
 
 def test_heartbeat_of_very_many_producer_groups_is_registered_in_turns(attacked: Attacked) -> None:
-    """It took minutes: each group was compared with all others of the connection."""
+    """It used to take minutes: each group was compared with all others of the connection."""
     assert attacked.ask(RequestCode.HEART_BEAT, _producers(10_000)).code == 0
     assert attacked.turn.worst_s < TURN_S
     answer = attacked.ask(RequestCode.HEART_BEAT, _producers(200_000))

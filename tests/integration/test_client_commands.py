@@ -1,4 +1,4 @@
-"""``orbitmq produce``, ``consume`` and ``run``, the package's surface, and messages for tests of handlers."""
+"""``orbitmq produce``, ``consume`` and ``run``, the package's public names, and messages for tests of handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker whose old files rotted: no client gets a damaged message, every client gets all others."""
+"""A broker with corrupted old files: no client gets a damaged message, and every client gets all others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def flip(path: Path, position: int) -> None:
 
 @pytest.fixture(params=DAMAGES)
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[int]]:
-    """The directory of a stopped broker, and which messages of its one queue are whole."""
+    """Returns the directory of a stopped broker, and which messages of its only queue are intact."""
     with run_broker(data=tmp_path, **OPTIONS) as broker:
         broker.create_topic(TOPIC, queue_count=1)
         run("asyncio", lambda: _fill(broker))
@@ -64,7 +64,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, list[
 
 
 def rot(store: Path, topic: str, damage: str) -> None:
-    """Flip bits of message ``BAD`` of queue 0."""
+    """Flips bits of message ``BAD`` of queue 0."""
     queue = next((store / "consumequeue" / topic / "0").iterdir())
     log_offset, _, _ = UNIT.unpack_from(queue.read_bytes(), BAD * UNIT.size)
     segment = store / "commitlog" / f"{log_offset - log_offset % SEGMENT_BYTES:020d}"
@@ -80,7 +80,9 @@ def rot(store: Path, topic: str, damage: str) -> None:
 async def pull_all(
     address: str, topic: str = TOPIC, queue_id: int = 0, end: int = COUNT
 ) -> list[tuple[int, str]]:
-    """What a client gets that decodes whole answers and goes on at ``nextBeginOffset``, as official ones do."""
+    """Returns what a client gets that decodes whole responses and continues at ``nextBeginOffset``, like official
+    ones.
+    """
     client = RpcClient()
     found: list[tuple[int, str]] = []
     offset, pulls = 0, 0
@@ -195,7 +197,7 @@ async def test_slave_refuses_a_damaged_record_and_acknowledges_nothing_after_it(
     slave = make_broker(tmp_path / "slave", BrokerRole.SLAVE, 1)
     async with master, slave:
         introduce(slave, master)
-        # As a new slave whose operator wants all of the log: it begins with the first segment.
+        # Like a new slave whose operator wants the whole log: it begins with the first segment.
         slave.store.append_raw(0, bytes(master.store.log_range(0, 1000 * 100)))
         await until(lambda: slave.store.integrity.refused_count > 1, "a second refusal")
         assert slave.store.max_log_offset == offset

@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it."""
+"""Runs the demo like a new user."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_demo_without_java_runs_the_rest_and_says_so(tmp_path: Path) -> None:
 
 
 def half_a_day() -> Shop:
-    """Two orders, one paid, and nothing lost."""
+    """Two orders, one paid, and no message lost."""
     shop = Shop(
         book={name: Order.numbered(number, 2) for number, name in enumerate(("order-00000", "order-00001"))},
         sent_payments={"order-00000"},

@@ -25,7 +25,7 @@ LETTERS = 4
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
-    """A broker with dead letters of a group: payments 0 to 3, dead-lettered after two attempts."""
+    """Yields a broker with dead letters of a group: payments 0 to 3, dead-lettered after two attempts."""
     with run_broker(messageDelayLevel="1s 1s 1s 1s") as running:
         asyncio.run(give_up(running.name_server))
         yield running
@@ -71,7 +71,7 @@ def dlq(broker: RunningBroker, *words: str, answer: str | None = None, code: int
 
 
 def open_ids(broker: RunningBroker) -> dict[str, str]:
-    """Key to message id of what is not done."""
+    """Returns the message ids of open dead letters by key."""
     page = json.loads(dlq(broker, "--json", "list", "billing").output)
     return {one["message"]["keys"]: one["message"]["messageId"] for one in page["letters"]}
 

@@ -1,4 +1,4 @@
-"""The pages about the client say what is: their examples run, and the names they use exist."""
+"""The client pages are correct: their examples run, and the names they use exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE_SECONDS = 60.0
 
 
 def examples(page: str) -> list[tuple[int, str]]:
-    """Line and text of each Python block."""
+    """Returns line and text of each Python block."""
     text = (DOCS / page).read_text("utf-8")
     return [
         (text.count("\n", 0, found.start(1)), found.group(1))

@@ -1,4 +1,4 @@
-"""The site builds without a warning, its programs print what the pages say, its commands exist."""
+"""The site builds without a warning, its programs print the output shown on the pages, and its commands exist."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Program(NamedTuple):
 
 
 def programs(page: str) -> Iterator[Program]:
-    """Python blocks, each with what the page says it prints."""
+    """Yields Python blocks, each with the output shown on the page."""
     text = (DOCS / page).read_text("utf-8")
     blocks = list(_BLOCK.finditer(text))
     for block, following in itertools.zip_longest(blocks, blocks[1:]):
@@ -127,7 +127,7 @@ def test_class_of_the_filter_page_selects_expensive_messages() -> None:
 
 
 def console_lines() -> Iterator[tuple[str, str]]:
-    """Page and command of every line with a prompt, also of blocks inside a list."""
+    """Yields page and command of every line with a prompt, including blocks inside a list."""
     for path in sorted(DOCS.rglob("*.md")):
         page = path.relative_to(DOCS).as_posix()
         for _, kind, text, _ in type_docs.blocks(page):

@@ -28,14 +28,14 @@ def run(broker: RunningBroker, *arguments: str) -> Result:
 
 
 def ok(broker: RunningBroker, *arguments: str) -> Any:
-    """The JSON that a command prints."""
+    """Returns the JSON that a command prints."""
     done = run(broker, *arguments, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
 def send(broker: RunningBroker, topic: str, count: int) -> list[str]:
-    """Ids of messages that go to the queues in turn."""
+    """Sends messages to the queues in turn; returns their ids."""
     with Producer("senders", broker.name_server) as producer:
         return [
             producer.send(Message(topic, f"body {number}", keys=f"key-{number}")).message_id

@@ -73,7 +73,7 @@ def test_web_service_sends_and_consumes() -> None:
 def until_ok(
     service: subprocess.Popen[str], ask: Callable[[], httpx.Response], wanted: object = None
 ) -> httpx.Response:
-    """The answer, once the service gives the wanted one (any, if None)."""
+    """Returns the response once the service returns the wanted one (any, if None)."""
     deadline = time.monotonic() + 20.0
     while True:
         assert service.poll() is None, service.communicate()[1]

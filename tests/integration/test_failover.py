@@ -36,7 +36,7 @@ def test_cut_off_master_is_replaced_and_its_own_tail_is_cut(etcd: Etcd, memory_p
             assert await brokers.send(first, 100) == ResponseCode.SUCCESS
             assert second.running.store.max_log_offset == first.running.store.max_log_offset
             agreed = log_bytes(first.running)
-            # Nobody hears of it any more, but its producers do not know.
+            # It is cut off, but its producers do not know.
             first.isolate()
             assert await brokers.send(first, 50, b"nobody else has this") == ResponseCode.FLUSH_SLAVE_TIMEOUT
             await until(lambda: not first.is_master, "the fence", TTL_S + 2)
@@ -74,7 +74,7 @@ def test_a_clean_stop_of_the_master_saves_its_cursors(etcd: Etcd, memory_path: P
 def test_an_operator_elects_a_broker_that_lacks_messages_and_is_told_so(
     etcd: Etcd, memory_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The old master keeps what only it has, until it is allowed to cut it off."""
+    """The old master keeps the messages that only it has, until it is allowed to truncate them."""
 
     async def scenario() -> None:
         async with group(memory_path, etcd) as brokers:
@@ -111,7 +111,7 @@ LONG_TTL_S = 60
 
 
 async def die(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a killed process: its ports are closed, and nobody gave its lease back."""
+    """Ends a broker like a killed process: its ports are closed, and its lease is not released."""
 
     async def keeps(lease: int) -> None:
         return
@@ -137,7 +137,7 @@ def test_a_dead_master_is_replaced_before_its_lease_ends(
             )
             assert second.failover.in_sync.members == others
             assert await brokers.send(second, 10) == ResponseCode.SUCCESS
-            # Both others are gone too: who comes back alone ends the lease of its own earlier life.
+            # Both others are gone too: a broker that returns alone ends the lease of its previous process.
             for node in brokers.nodes:
                 if node.broker is not None and node is not second:
                     await node.stop()
@@ -200,7 +200,7 @@ async def bad_network(seed: int, etcd: Etcd, root: Path) -> None:
         for number in range(ROUNDS):
             history.append(brokers.fault(chance))
             if number % 12 == 4 and brokers.masters:
-                # Whatever chance does, some masters are lost, with something only they have.
+                # In any case some masters are lost, with messages only they have.
                 lost = brokers.masters[0]
                 lost.isolate()
                 code = await brokers.send(lost, chance.randint(1, 40))
@@ -210,7 +210,7 @@ async def bad_network(seed: int, etcd: Etcd, root: Path) -> None:
                 # Long enough for leases to end, and for elections.
                 await asyncio.sleep(chance.uniform(0.5, 2.5) * QUICK["lease_ttl_s"])
                 history.append("pause")
-            # Everybody who takes it for being master is believed, as producers with old routes do.
+            # Every broker that claims to be master is believed, as by producers with old routes.
             for node in brokers.masters:
                 code = await brokers.send(node, chance.randint(1, 40), b"x" * chance.randint(0, 2_000))
                 history.append(f"{node.number}@{node.failover.epoch}={code}")
@@ -231,7 +231,7 @@ async def bad_network(seed: int, etcd: Etcd, root: Path) -> None:
 
 
 def stored(body: bytes) -> bytes:
-    """A body as in the log of topic T: its size before it, the topic after it."""
+    """Returns a body as in the log of topic T: preceded by its size, followed by the topic."""
     return len(body).to_bytes(4, "big") + body + b"\x01T"
 
 

@@ -1,4 +1,4 @@
-"""What clients and operators see of failover: routes, refusals, reads, role changes, a lost etcd, a lost store."""
+"""Failover as clients and operators see it: routes, refusals, reads, role changes, a lost etcd, a lost store."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def send(client: RpcClient, node: Node) -> Frame:
 
 
 async def first_transfer(node: Node) -> bytes:
-    """The head of what an ordinary slave without a log is sent; empty when it is sent away."""
+    """Returns the head of the first transfer to an ordinary slave without a log; empty when the slave is rejected."""
     reader, writer = await asyncio.open_connection("127.0.0.1", node.running.config.ha_listen_port)
     writer.write(encode_report(0))
     try:
@@ -76,7 +76,7 @@ def test_roles_change_by_request_through_etcd_and_routes_follow(etcd: Etcd, memo
             addresses = {node: node.running.address for node in brokers.nodes}
             await wait_routed(client, names, {0: addresses[first], second.number: addresses[second]})
             await brokers.send(first, 400)
-            # A slave outside of the group, as Apache's are, gets the log from the master and from nobody else.
+            # A slave outside of the group, like Apache's, gets the log only from the master.
             assert await first_transfer(first) == encode_transfer_head(0, 32_768)
             assert await first_transfer(second) == b""
             asked = await change(client, second, "brokerRole=SYNC_MASTER")
@@ -139,7 +139,7 @@ def test_consumers_get_only_what_the_in_sync_set_has_and_too_few_of_it_refuse_se
             assert sent.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
             assert broker.store.max_offset("T", 0) == 2
             assert not waiting.done(), "a consumer would have seen what a failover takes back"
-            # The slave leaves the set; only the master is left, and its log is the group's.
+            # The slave leaves the set; only the master remains, and its log is the group's.
             found = await waiting
             assert found.code == 0
             assert broker.failover is not None
@@ -216,7 +216,7 @@ def test_emptied_store_is_never_elected_and_a_new_topic_survives_its_master(
             first.running.topics.update(TopicConfig(topic_name="Fresh"))
             put(first.running, 40, topic="Fresh")
             assert await brokers.send(first, 40) == ResponseCode.SUCCESS
-            # Both go at once, so both are in sync in etcd.
+            # Both stop simultaneously, so both are in sync in etcd.
             for node in brokers.nodes:
                 node.to_etcd.accepting = False
                 node.to_etcd.cut()

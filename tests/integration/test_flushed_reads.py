@@ -1,4 +1,4 @@
-"""Under SYNC_FLUSH a real broker shows consumers what is on its disk, and wakes them when it is."""
+"""Under SYNC_FLUSH a real broker shows consumers only messages on its disk, and wakes them when they get there."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_message_is_read_when_it_is_flushed(tmp_path: Path, mode: FlushMode) -
             woken: list[tuple[str, int]] = []
             broker.events.readable.of_any.append(lambda topic, queue_id: woken.append((topic, queue_id)))
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(worker, "want_sync", lambda: None)  # a disk that takes its time
+                patch.setattr(worker, "want_sync", lambda: None)  # a slow disk
                 put(broker, 1)
                 status = store.read("T", 0, 0, 32).status
                 if mode is FlushMode.ASYNC:

@@ -187,7 +187,7 @@ async def test_sync_master_answers_by_what_slaves_have(tmp_path: Path) -> None:
                 put(master, 32, first=first)
                 assert await gate_code(master) == ResponseCode.SUCCESS
                 assert caught_up(master, slave), "acknowledged means that the slave has it"
-            # A slave that is there and does not read.
+            # A connected slave that does not read.
             assert slave.roles.follower.link is not None
             slave.roles.follower.link._transport.pause_reading()  # type: ignore[union-attr]  # the link is up here
             put(master, 32, first=1_000)
@@ -212,7 +212,7 @@ async def test_slave_with_more_than_its_master_is_refused_and_neither_log_change
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await asyncio.wait_for(reader.readexactly(1), 5)
         writer.close()
-        # As our own slave: it compares first, and does not even connect.
+        # Our own slave compares first, and does not even connect.
         async with make_broker(tmp_path / "s") as other:
             put(other, 200, body=b"another history")
         async with make_broker(tmp_path / "s", BrokerRole.SLAVE, 1) as slave:
@@ -226,11 +226,11 @@ async def test_slave_with_more_than_its_master_is_refused_and_neither_log_change
 
 @on_both_loops
 async def test_roles_change_places_and_the_old_masters_own_tail_is_cut(tmp_path: Path) -> None:
-    """Row I05 among others: the promoted slave asks its master for nothing any more."""
+    """Row I05 among others: the promoted slave no longer queries its master."""
     async with pair(tmp_path) as (first, second), rpc() as client:
         put(first, 5_000)
         await until(lambda: caught_up(first, second), "the log")
-        # The slave is promoted while the master still takes messages nobody else will ever have.
+        # The slave is promoted while the master still accepts messages that no other broker will ever have.
         await change(client, second, "brokerRole=ASYNC_MASTER")
         assert (second.config.role, second.config.broker_id) == (BrokerRole.ASYNC_MASTER, 0)
         assert second.roles._sync.master_address == ""
@@ -311,7 +311,7 @@ async def test_name_server_knows_the_new_master_and_delayed_messages_go_on_there
                 return addresses == {"0": second.address}
 
             await until_async(taken_over, "the address of the new master")
-        # The old master comes back as a slave of the new one, told by the name server.
+        # The old master returns as a slave of the new one, notified by the name server.
         async with (
             make_broker(tmp_path / "b", **options) as second,
             make_broker(tmp_path / "a", BrokerRole.SLAVE, 1, **options) as first,
@@ -391,9 +391,9 @@ async def test_an_old_master_does_not_take_the_name_from_a_promoted_slave(
                 f"second master of this name was started and refused to run broker=broker-a address={again.address}"
                 in (caplog.text)
             )
-            # As a slave of the new one it is welcome.
+            # It is accepted as a slave of the new one.
             async with make_broker(tmp_path / "a", BrokerRole.SLAVE, 1, **options):
                 pass
-        # A master that is gone is not in the way, even if name servers still list it.
+        # A stopped master does not interfere, even if name servers still list it.
         async with make_broker(tmp_path / "a", BrokerRole.ASYNC_MASTER, 0, **options):
             pass

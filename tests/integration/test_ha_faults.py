@@ -1,5 +1,6 @@
-"""A bad network between master and slave: what a SYNC_MASTER acknowledged, the slave has. Every run of a seed does
-the same; a failure names its seed and the faults so far."""
+"""A bad network between master and slave: the slave has every message that a SYNC_MASTER acknowledged. Every run of a
+seed does the same; a failure names its seed and the faults so far.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ async def scenario(seed: int, root: Path) -> None:
         make_broker(root / "s", BrokerRole.SLAVE, 1, **QUICK) as slave,
     ):
         slave.roles.master_announced(master.address, proxy.address)
-        # The slave has something before the faults begin: an empty one would be sent the newest segment only.
+        # The slave has messages before the faults begin: an empty one would be sent only the newest segment.
         put(master, 1, topic="First")
         await until(lambda: caught_up(master, slave), "the first message")
         for number in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""``orbitmq init`` writes files that start as they are; ``orbitmq up`` is a developer's whole cluster."""
+"""``orbitmq init`` writes files that start unchanged; ``orbitmq up`` is a developer's whole cluster."""
 
 from __future__ import annotations
 

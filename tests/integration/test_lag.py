@@ -1,4 +1,4 @@
-"""A group whose handlers hang before it commits anything is visible to operators."""
+"""Operators can see a group whose handlers hang before it commits anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MESSAGES = 12
 
 
 def samples(address: str | None, name: str) -> dict[str, float]:
-    """The samples of a metric that name the hung group."""
+    """Returns the samples of a metric that name the hung group."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as page:
         lines = page.read().decode().splitlines()
     found = [line for line in lines if line.startswith(f"{name}{{") and 'consumer_group="hung"' in line]

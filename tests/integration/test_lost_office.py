@@ -1,4 +1,4 @@
-"""A master that may not be one any more: what it moved because of the end of its log goes nowhere with it."""
+"""A master that may have been demoted: changes it made because of the end of its log are not replicated."""
 
 from __future__ import annotations
 

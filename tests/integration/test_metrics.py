@@ -1,4 +1,4 @@
-"""``orbitmq up`` under load: both endpoints are scraped, and their figures are what was sent and consumed."""
+"""``orbitmq up`` under load: both endpoints are scraped, and their values match the messages sent and consumed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(url: str) -> str:
 
 
 def scrape(address: str) -> Samples:
-    """Samples by name and labels, those of the server itself left out."""
+    """Returns samples by name and labels, without those of the metrics server itself."""
     common = {"cluster", "node_id", "node_type"}
     return {
         (
@@ -62,7 +62,7 @@ def scrape(address: str) -> Samples:
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
-    """The sum of the samples of a name that have these labels."""
+    """Returns the sum of the samples of a name that have these labels."""
     wanted = labels.items()
     found = [number for (one, has), number in samples.items() if one == name and wanted <= has]
     assert found, f"no {name} with {labels}"
@@ -84,7 +84,7 @@ class Up:
         return found.group(1)
 
     def stop(self) -> str:
-        """Ctrl-C; returns what it says last."""
+        """Presses Ctrl-C; returns the last output."""
         self.process.send_signal(signal.SIGINT)
         out, errors = self.process.communicate(timeout=READY_S)
         assert self.process.returncode == 0, errors.decode()
@@ -129,7 +129,7 @@ async def produce(name_server: str) -> None:
 
 
 async def consume(name_server: str, count: int) -> int:
-    """Consume ``count`` messages; returns how many bytes they had."""
+    """Consumes ``count`` messages; returns their total size in bytes."""
     consumer = PushConsumer("billing", name_server, from_where=ConsumeFromWhere.FIRST_OFFSET, rebalance_s=1.0)
     done = asyncio.Event()
     sizes: list[int] = []
@@ -205,7 +205,7 @@ def test_figures_of_both_endpoints_under_load_are_what_was_sent_and_consumed(tmp
         assert value(samples, "rocketmq_consumer_ready_messages", topic="Load") == 0
         assert value(samples, "orbitmq_pulls_total", result="found") > 0
         assert value(samples, "process_resident_memory_bytes") > 1 << 20
-        # The consumer is gone, its group is not: the lag of a group without members is what alerts are made of.
+        # The consumer is gone, but not its group: alerts depend on the lag of a group without members.
         assert value(samples, "rocketmq_consumer_lag_latency_milliseconds", consumer_group="billing") == 0
 
         names = scrape(servers.name_server_metrics)

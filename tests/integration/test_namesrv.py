@@ -1,4 +1,4 @@
-"""The name server over real sockets: every request it answers, recorded frames of Apache's among them."""
+"""The name server over real sockets: every request it answers, including recorded frames of Apache's."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ code = RequestCode
 
 
 def config(**changes: Any) -> NameServerConfig:
-    """A name server of the test's own, which writes no files."""
+    """Returns the configuration of a separate name server, which writes no files."""
     defaults = {"listen_port": 0, "bind_address": HOST, "kv_config_path": "", "config_store_path": ""}
     return NameServerConfig(**{**defaults, **changes})
 
 
 class Peer:
-    """A broker, a client or a tool: one connection and short ways to ask."""
+    """A broker, a client or a tool: one connection and short request methods."""
 
     def __init__(self, address: str, form: SerializeType = SerializeType.JSON) -> None:
         self.address = address
@@ -541,7 +541,7 @@ async def test_tls_and_plain_on_one_port(tmp_path: Any) -> None:
 
 
 def recorded(label: str, request: int, topic: str | None = None) -> tuple[bytes, Frame]:
-    """Request bytes and Apache's answer, of one recorded exchange."""
+    """Returns the request bytes and Apache's response of one recorded exchange."""
     for exchange in data.frames():
         fields = exchange["request"]["header"]["extFields"]
         if (exchange["label"], exchange["code"]) == (label, request) and topic in (None, fields.get("topic")):

@@ -1,4 +1,4 @@
-"""``orbitmq namesrv`` as a process: ready line, signals, exit codes, and what it refuses."""
+"""``orbitmq namesrv`` as a process: ready line, signals, exit codes, and refused configurations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def orbitmq(*arguments: str, python: tuple[str, ...] = ()) -> subprocess.Complet
 
 @contextmanager
 def name_server(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A running process and its address."""
+    """Yields a running process and its address."""
     settings = (f"kvConfigPath={folder / 'kv.json'}", "bindAddress=127.0.0.1")
     command = (
         *COMMAND,
@@ -179,7 +179,7 @@ def test_command_offers_what_is_there_and_knows_its_version() -> None:
 
 @pytest.mark.slow
 def test_importing_the_command_stays_cheap() -> None:
-    # The parts of a server cost ten times as much as parsing a command line: --help must not pay for them.
+    # Importing a server costs ten times as much as parsing a command line: --help must not pay for it.
     check = (
         "import sys, orbitmq.cli.main; heavy = {'asyncio', 'msgspec', 'uvloop', 'ssl', 'rich'} & sys.modules.keys();"
         "sys.exit(str(heavy) if heavy else 0)"

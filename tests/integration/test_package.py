@@ -1,4 +1,4 @@
-"""The package as it is released: what is in it, what a client-only installation needs, and that it installs."""
+"""The released package: its contents, the requirements of a client-only installation, and that it installs."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def only_wheel(folder: Path) -> Path:
 
 
 def fake_cargo(folder: Path, script: str) -> str:
-    """A search path whose only program is a ``cargo`` that runs ``script``."""
+    """Returns a search path whose only program is a ``cargo`` that runs ``script``."""
     folder.mkdir()
     cargo = folder / "cargo"
     cargo.write_text(f"#!/bin/sh\n{script}\n")
@@ -252,7 +252,7 @@ def test_demo_is_set_up_with_few_packages() -> None:
 
 
 def interpreters() -> list[str]:
-    """Python 3.11 and later on this machine: on the PATH, of pyenv, of uv."""
+    """Returns Python 3.11 and later on this machine: on the PATH, of pyenv, of uv."""
     found: dict[str, str] = {f"{sys.version_info[0]}.{sys.version_info[1]}": sys.executable}
     home = Path.home()
     for minor in range(11, 15):

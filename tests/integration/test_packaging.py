@@ -74,7 +74,7 @@ def test_units_pass_the_checks_of_systemd_itself_where_it_is_installed(tmp_path:
         return
     copies = []
     for path in UNITS:
-        # The program must exist for the check; what is checked is everything else.
+        # The program must exist for the check, which covers everything else.
         copy = tmp_path / path.name
         copy.write_text(path.read_text().replace(INSTALLED, shutil.which("true") or INSTALLED))
         copies.append(str(copy))
@@ -135,7 +135,7 @@ def test_compose_service_starts_with_options_there_are_and_is_locked_down(name: 
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     config: Any = configs[0][0]
-    # The check of its health asks the port its metrics are on, and nothing but loopback is open unasked.
+    # The health check queries the metrics port, and by default only loopback is open.
     assert f":{config.metrics_port}/readyz" in service["healthcheck"]["test"][-1]
     assert all(port.startswith(("127.0.0.1:", "${BIND:-127.0.0.1}:")) for port in service["ports"])
     assert any(port.endswith(f":{config.listen_port}") for port in service["ports"])
@@ -175,7 +175,7 @@ def test_dashboard_asks_only_for_metrics_there_are() -> None:
         assert names, expression
         assert names <= known, names - known
         asked |= names
-    # Nothing important was forgotten.
+    # No important option is missing.
     for family in BROKER_FAMILIES[:13]:
         assert any(name.startswith(family.name) for name in asked) or family.name.endswith(
             ("ready_messages", "queueing_latency_milliseconds")
@@ -199,13 +199,13 @@ def resources(case: str) -> list[dict[str, Any]]:
 
 
 def pods(case: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each StatefulSet and the spec of its pods."""
+    """Returns each StatefulSet and the spec of its pods."""
     sets = [one for one in resources(case) if one["kind"] == "StatefulSet"]
     return [(one, one["spec"]["template"]["spec"]) for one in sets]
 
 
 def settings_of(container: dict[str, Any], index: str = "0") -> list[str]:
-    """The options of a server, with the variables of its pod filled in."""
+    """Returns the options of a server, with the variables of its pod filled in."""
     user = '{"username":"admin","password":"admin-password"}'
     inner = '{"accessKey":"inner","secretKey":"inner-password"}'
     known = {"POD_NAME": "pod", "POD_INDEX": index, "INIT_USER": user, "INNER_CREDENTIALS": inner}
@@ -274,7 +274,7 @@ def test_pods_have_known_options_and_probes_and_are_locked_down(case: str) -> No
 
 
 def members(case: str) -> set[tuple[str, str, str]]:
-    """Name, id and role of every broker."""
+    """Returns name, id and role of every broker."""
     found = set()
     for one, pod in pods(case):
         (container,) = pod["containers"]
@@ -295,7 +295,7 @@ def test_chart_is_two_masters_with_a_slave_each_or_two_groups_that_elect_one() -
 
 
 def test_every_broker_has_an_address_outside_that_leads_to_its_pod() -> None:
-    """Clients outside are shown ports of the nodes, each forwarded to the pod that registered the other address."""
+    """External clients see ports of the nodes, each forwarded to the pod that registered the other address."""
     outside = next(pod for one, pod in pods("full") if one["metadata"]["name"].endswith("namesrv-external"))
     config, _, _ = read_config(NameServerConfig, None, settings_of(outside["containers"][0]))
     advertised = read_addresses(config.advertised_addresses)

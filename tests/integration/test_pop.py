@@ -146,7 +146,7 @@ def test_consume_stats_tell_what_a_popping_group_has_in_hand(tmp_path: Path) -> 
 
 
 def test_checkpoint_of_apache_that_the_timer_delivers_is_seen_at_once(tmp_path: Path) -> None:
-    """A store Apache left: its checkpoints come into the revive topic while we run, shortly before they are due."""
+    """A store written by Apache: its checkpoints enter the revive topic while we run, shortly before they are due."""
 
     async def scenario() -> None:
         async with serving(tmp_path, queues=1) as client:
@@ -190,7 +190,7 @@ def test_clean_restart_redelivers_what_was_not_acknowledged_and_nothing_else(tmp
 
 
 def test_kill_loses_no_hidden_message_and_hands_no_popped_one_out_early(tmp_path: Path) -> None:
-    """A copy of the files of a running broker is what a kill leaves."""
+    """A copy of a running broker's files equals the state after a kill."""
 
     async def scenario() -> None:
         async with serving(tmp_path / "running") as client:
@@ -200,10 +200,10 @@ def test_kill_loses_no_hidden_message_and_hands_no_popped_one_out_early(tmp_path
             for message in taken[:5]:
                 await client.ack(message)
             client.broker.pop.flush()
-            await client.ack(taken[5])  # this one is in memory only
+            await client.ack(taken[5])  # this one is only in memory
             shutil.copytree(tmp_path / "running", tmp_path / "killed", copy_function=_copy_present)
         async with serving(tmp_path / "killed") as client:
-            # The file of offsets does not know of the pop; the checkpoints do.
+            # The offset file does not contain the pop; the checkpoints do.
             assert not await client.messages()
             found: list[Any] = []
             while len(found) < 3:
@@ -266,7 +266,7 @@ def test_group_switched_to_pull_finds_what_it_popped_in_its_pull_retry_topic(tmp
             answer = await client.call(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(mode).encode())
             assert answer.code == 0
             pulled = f"%RETRY%{GROUP}"
-            # One was waiting in the pop retry topic, the other comes when its time is over.
+            # One was waiting in the pop retry topic, the other is redelivered when its time is over.
             await until(lambda: broker.store.max_offset(pulled, 0) == 2, "both in the pull retry topic")
             found = decode_records(b"".join(broker.store.read(pulled, 0, 0, 32).slices))
             assert sorted(one.body for one in found) == [b"a", b"b"]
@@ -314,7 +314,7 @@ def test_long_poll_answered_by_a_message_by_a_redelivery_and_by_time(tmp_path: P
             await client.send("y", 1)
             assert bodies([*await waits[0], *await waits[1]]) == ["x", "y"]
             assert client.broker._pop.waiters.count == 0
-            # A filter that does not match leaves the request where it is.
+            # With a filter that does not match, the request stays parked.
             wait = asyncio.ensure_future(client.messages(pollTime=5000, exp="wanted"))
             await until(lambda: client.broker._pop.waiters.count == 1, "a waiting pop")
             await client.send("no", tag="other")
@@ -369,7 +369,7 @@ def test_ordered_messages_stay_where_they_are_until_acknowledged(tmp_path: Path)
             assert bodies(await waiting) == ["c", "d"]
             assert client.broker.offsets.query(GROUP, TOPIC, 0) == 2
         async with serving(tmp_path, queues=1) as client:
-            # The lock is read back: nobody else gets them before their time.
+            # The lock is read back: no other consumer gets them early.
             assert not await client.messages(order="true", attemptId="three")
 
     run("uvloop", scenario)
@@ -403,7 +403,7 @@ def test_higher_priority_is_popped_first_and_is_a_queue_number(tmp_path: Path) -
                 ("px", 0),
                 ("p3", 0),
             ]
-            # With another kind of its own the message has no priority.
+            # A message of another type has no priority.
             assert "_SYS_MSG_PRIORITY_" not in found[-1].record.property_map()
             assert "_SYS_MSG_PRIORITY_" in found[0].record.property_map()
 
@@ -411,6 +411,6 @@ def test_higher_priority_is_popped_first_and_is_a_queue_number(tmp_path: Path) -
 
 
 def _copy_present(source: str, target: str) -> None:
-    """Copy a file of a running broker, unless its worker thread has just renamed it."""
+    """Copies a file of a running broker, unless its worker thread has just renamed it."""
     with contextlib.suppress(FileNotFoundError):
         shutil.copy2(source, target)

@@ -55,7 +55,7 @@ def brokers(folder: Path, namesrv: str, count: int) -> Iterator[subprocess.Popen
 
 
 def ready(process: subprocess.Popen[str], count: int) -> dict[str, str]:
-    """Addresses by broker name, from the lines the parent prints."""
+    """Returns addresses by broker name, from the lines the parent prints."""
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(count + 1)]
     found = [re.search(r"name (\S+), address ([\d.:]+)", line) for line in lines]
@@ -99,7 +99,7 @@ def test_processes_whose_parent_is_killed_stop_in_order(tmp_path: Path) -> None:
         children = children_of(parent.pid)
         parent.kill()
         until(lambda: not any(is_alive(child) for child in children), "the end of both brokers")
-        # A store that was closed in order has no abort file.
+        # A cleanly closed store has no abort file.
         assert not list((tmp_path / "store").glob("*/abort"))
 
 

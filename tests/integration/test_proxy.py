@@ -1,4 +1,4 @@
-"""A proxy inside our broker: recorded calls, TLS, renewal, clients that leave, and input nobody should send."""
+"""A proxy inside our broker: recorded calls, TLS, renewal, clients that leave, and invalid input."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ ALLOWED = {
     # Apache answers INTERNAL_SERVER_ERROR with the text of a null pointer.
     "receive before telemetry",
     "receive, unknown topic",
-    # Ours answers with defaults, in a broker as before a cluster.
+    # Ours answers with defaults, both in a broker and in front of a cluster.
     "settings, group does not exist",
-    # Whether it can be ended again depends on whether the broker asked meanwhile.
+    # Whether it can be ended again depends on whether the broker has checked back meanwhile.
     "commit again",
     "ack, unknown broker in handle",
 }
@@ -106,7 +106,7 @@ def test_recorded_calls_inside_our_broker_are_answered_as_by_apache(tmp_path: Pa
 
 
 def _played(player: GoldenPlayer) -> list[str]:
-    """How the answers differ from the recorded ones."""
+    """Returns how the responses differ from the recorded ones."""
     found: list[str] = []
     try:
         for exchange in GOLDEN["cluster"]:
@@ -226,7 +226,7 @@ def test_receive_cut_off_in_the_middle_is_given_back_as_a_whole(stack: LocalStac
             pb.ReceiveMessageRequest.SerializeToString,
             pb.ReceiveMessageResponse.FromString,
         )
-        # Nothing of it is read, so it fills the window of its stream and stays there.
+        # None of it is read, so it fills the window of its stream and remains there.
         unread = call(request, metadata=metadata("cut"), timeout=60)
         client = stack.proxy.clients.find(ClientKey("cut"))
         assert client is not None
@@ -245,7 +245,7 @@ def test_receive_cut_off_in_the_middle_is_given_back_as_a_whole(stack: LocalStac
 
 
 def _requests() -> list[tuple[str, bytes]]:
-    """Recorded requests as bytes, to be mutated. Receives ask for messages that are not there, so none waits."""
+    """Returns recorded requests as bytes, to be mutated. Receives ask for nonexistent messages, so none waits."""
     found: list[tuple[str, bytes]] = []
     for exchange in GOLDEN["cluster"]:
         if "requestHex" in exchange:
@@ -271,7 +271,7 @@ def _mutated(source: random.Random, data: bytes) -> bytes:
 
 
 def _check_calls(stack: LocalStack, count: int, seed: int) -> None:
-    """Mutated messages in whole calls: each is answered or refused."""
+    """Checks that mutated messages in whole calls are each answered or refused."""
     source = random.Random(seed)
     requests = _requests()
     seen: set[str] = set()
@@ -288,7 +288,7 @@ def _check_calls(stack: LocalStack, count: int, seed: int) -> None:
 
 
 def _check_connections(stack: LocalStack, count: int, seed: int) -> None:
-    """Mutated bytes of whole connections: nothing hangs, nothing is left behind."""
+    """Checks that mutated bytes of whole connections leave nothing hanging and nothing behind."""
     source = random.Random(seed)
     requests = _requests()
     host, _, port = stack.endpoint.rpartition(":")
@@ -319,7 +319,8 @@ def _check_alive(stack: LocalStack) -> None:
 
 
 def _check_streams(stack: LocalStack, count: int, seed: int) -> None:
-    """Mutated receives and telemetry commands. A receive whose deadline is below the shortest poll is refused."""
+    """Checks mutated receives and telemetry commands. A receive whose deadline is below the shortest poll is refused.
+    """
     source = random.Random(seed)
     settings = pb.Settings(client_type=pb.PUSH_CONSUMER)
     settings.subscription.group.name = "group-mutated"
@@ -351,7 +352,7 @@ def _check_streams(stack: LocalStack, count: int, seed: int) -> None:
 def test_mutated_calls_and_connections_are_answered_or_refused(
     stack: LocalStack, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In all ``count`` of them; no call fails because of a bug, and the memory of the process is bounded."""
+    """Runs ``count`` of them in total; no call fails because of a bug, and the memory of the process is bounded."""
     _check_calls(stack, count // 10, 2)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _check_calls(stack, count // 2, 3)
@@ -422,7 +423,7 @@ def test_many_calls_at_once_with_large_bodies_respect_both_windows(stack: LocalS
             request = pb.SendMessageRequest(messages=[message])
             sends.append(call.future(request, metadata=metadata("large"), timeout=60))
         codes = [pb.Code.Name(sent.result().status.code) for sent in sends]
-        # The proxy gives the broker three seconds. A machine that needs longer is slow, not wrong, and stores them.
+        # The proxy gives the broker three seconds. A machine that needs longer is merely slow, and stores them.
         assert set(codes) <= {"OK", "PROXY_TIMEOUT"}, codes
         got: set[str] = set()
         deadline = time.monotonic() + 60

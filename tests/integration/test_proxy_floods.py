@@ -1,4 +1,5 @@
-"""Frames that cost a peer little and a careless server much: what a stranger can make the gRPC port do and keep.
+"""Frames that are cheap for a peer and expensive for a careless server: what an unknown peer can make the gRPC port
+do and retain.
 
 Costs are CPU seconds of the thread that runs the event loop, so a busy machine changes nothing.
 """
@@ -131,8 +132,9 @@ class Turn:
 
 @contextlib.contextmanager
 def longest_turn(loop: LoopThread) -> Iterator[Turn]:
-    """Longest turn of the loop meanwhile, in CPU time. The collector leaves alone what was there before, as in a
-    server."""
+    """Yields the longest turn of the loop meanwhile, in CPU time. The garbage collector ignores earlier objects, as
+    in a server.
+    """
     gc.collect()
     gc.freeze()
     turn = Turn()
@@ -175,7 +177,7 @@ def message(data: bytes) -> bytes:
 
 
 def read_frames(connection: socket.socket, until: Callable[[int, int, bytes], bool]) -> None:
-    """Read frames until one is what is waited for. Raises ``EOFError`` at the end of the connection."""
+    """Reads frames until the expected one. Raises ``EOFError`` at the end of the connection."""
     rest = b""
     while True:
         while len(rest) >= 9:
@@ -193,13 +195,13 @@ def read_frames(connection: socket.socket, until: Callable[[int, int, bytes], bo
 
 
 def ping(connection: socket.socket, token: bytes = b"12345678") -> None:
-    """Everything sent before was served when this returns."""
+    """Returns when everything sent before has been served."""
     connection.sendall(frame(PING, 0, 0, token))
     read_frames(connection, lambda kind, _, payload: kind == PING and payload == token)
 
 
 def goaway_code(connection: socket.socket) -> int:
-    """The code the server says good-bye with."""
+    """Returns the code of the server's GOAWAY."""
     codes: list[int] = []
 
     def is_end(kind: int, _: int, payload: bytes) -> bool:
@@ -238,7 +240,7 @@ def test_many_settings_frames_cost_the_same_whatever_is_open() -> None:
 
 
 def test_window_after_settings_is_the_last_one_named() -> None:
-    """4 bytes fit, then 2 more, then all of it: the changes add up for a stream that was opened before."""
+    """4 bytes fit, then 2 more, then all: the changes add up for a stream that was opened before."""
     with flooded() as state, state.connection() as connection:
         connection.sendall(settings_frame({4: 4}) + opened(range(1, 2, 2), "/echo"))
         connection.sendall(frame(DATA, 1, 1, message(b"0123456789")))
@@ -315,12 +317,12 @@ def test_empty_continuations_do_not_go_on_for_ever() -> None:
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_headers_of_open_calls_are_bounded(indexed: bool) -> None:
-    """Also where they are named by twelve bytes, and the table has forgotten them meanwhile."""
+    """Also where twelve bytes refer to them, and the table has dropped them meanwhile."""
     with flooded() as state, state.connection() as connection:
         for number in range(2000):
             if indexed:
                 value = f"{number:05d}" * 780
-                # Kept in the table by a call that ends, named by one that stays.
+                # Kept in the table by a call that ends, referred to by one that stays open.
                 once = block("/none") + b"\x40\x01x" + b"\x7f\xbd\x1d" + value.encode()
                 stays = block("/hold") + b"\xbe"
                 connection.sendall(
@@ -341,7 +343,7 @@ def test_headers_of_open_calls_are_bounded(indexed: bool) -> None:
 
 
 def test_who_holds_most_is_closed_and_others_are_served() -> None:
-    """Unfinished bodies fill all there is; a stranger's request of several frames still comes through."""
+    """Unfinished bodies fill the whole budget; an unknown peer's request of several frames is still served."""
     limit = 8 * 1024 * 1024
     with flooded(Http2Limits(held_bytes=limit)) as state, contextlib.ExitStack() as stack:
         hostages = [stack.enter_context(state.connection()) for _ in range(12)]
@@ -407,7 +409,7 @@ def test_peer_that_is_gone_is_noticed_by_a_ping() -> None:
 
 
 def test_answers_that_are_not_read_stop_the_requests() -> None:
-    """A peer that asks for much and reads nothing is served no further: the answers do not pile up."""
+    """A peer that requests much and reads nothing is served no further: the responses do not pile up."""
     with flooded() as state, state.connection() as connection:
         connection.sendall(window_update(0, 2**30) + settings_frame({4: 2**30}))
         body = message(bytes(16_000))
@@ -442,7 +444,7 @@ def test_window_that_opens_byte_by_byte_does_not_copy_the_answer_each_time() -> 
 
 
 def test_request_of_very_many_fields_is_refused_within_a_turn(tmp_path: Path) -> None:
-    """Nobody signed it: 8 MiB of empty entries would be four million objects."""
+    """The request is unsigned: 8 MiB of empty entries would be four million objects."""
     with (
         local_stack(tmp_path, brokerFastFailureEnable=False) as stack,
         grpc.insecure_channel(stack.endpoint) as channel,
@@ -482,7 +484,7 @@ def _resident_kib() -> int:
 
 @pytest.mark.parametrize("path", ["/hold", "/later"])
 def test_rapid_reset_leaves_nothing_behind(path: str) -> None:
-    """The collector as servers set it: what it would have to find stays for minutes."""
+    """Configures the garbage collector like a server: objects it would have to find stay for minutes."""
     thresholds = gc.get_threshold()
     gc.set_threshold(50_000, 20, 50)
     try:
@@ -531,7 +533,7 @@ def test_too_many_resets_end_the_connection() -> None:
 
 
 def test_call_with_very_many_entries_is_worked_on_in_turns(tmp_path: Path) -> None:
-    """Acknowledgements, messages and topics: each call has as many as it may, of the smallest kind."""
+    """Acknowledgements, messages and topics: each call has the maximum number, of the smallest kind."""
     ack = pb.AckMessageRequest(group=pb.Resource(name="G"), topic=pb.Resource(name="Many"))
     now_ms = int(time.time() * 1000)
     for number in range(2048):

@@ -1,4 +1,4 @@
-"""Who may act for whom through a proxy: access lists of 4.x, clients of other users, old dates, forged handles."""
+"""Permissions of users through a proxy: access lists of 4.x, clients of other users, old dates, forged handles."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Telemetry:
 
     def _commands(self, command: pb.TelemetryCommand) -> Iterator[pb.TelemetryCommand]:
         yield command
-        self._started.wait()  # a thread of gRPC runs this, perhaps before the call is known here
+        self._started.wait()  # a gRPC thread runs this, possibly before the call is known here
         self._call.code()  # until it ends
 
     def answer(self) -> pb.TelemetryCommand:
@@ -126,7 +126,7 @@ def consumer(
 
 @contextlib.contextmanager
 def own_channel(stack: LocalStack) -> Iterator[grpc.Channel]:
-    """With a connection of its own: channels of one process share theirs."""
+    """Yields a channel with its own connection: channels of one process share theirs."""
     with grpc.insecure_channel(stack.endpoint, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         yield channel
 
@@ -171,7 +171,7 @@ async def _stored(stack: LocalStack, topic: str) -> int:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    """alice has the topic and group payroll, eve her own and nothing else."""
+    """Yields a stack in which alice has the topic and group payroll, and eve only her own."""
     with local_stack(tmp_path_factory.mktemp("rights"), **SECURED) as running:
 
         async def prepare() -> None:
@@ -232,7 +232,7 @@ def test_heartbeat_of_a_consumer_that_lost_its_group_is_refused(stack: LocalStac
 
 @contextlib.contextmanager
 def _revoked(stack: LocalStack, name: str) -> Iterator[None]:
-    """Without the user's policies."""
+    """Removes the user's policies inside the block."""
     table = stack.inside.security.table
 
     async def store(policies: Policies | None) -> Policies | None:
@@ -328,7 +328,7 @@ def _dead_letters(stack: LocalStack, group: str) -> int:
 
 
 def _received(stack: LocalStack, channel: grpc.Channel, name: str, topic: str) -> tuple[str, str]:
-    """A message of that user's topic: its id and handle."""
+    """Returns id and handle of a message of that user's topic."""
     given = signed(name, f"{name}-secret", f"{name}@2")
     body = f"{name} {time.monotonic_ns()}".encode()
     assert send(channel, topic, body, given).code == pb.OK
@@ -340,7 +340,7 @@ def _received(stack: LocalStack, channel: grpc.Channel, name: str, topic: str) -
 
 
 def test_receipt_handle_names_only_what_was_received(stack: LocalStack) -> None:
-    """eve knows where a message of payroll lies, and writes a handle for it, or changes her own."""
+    """eve knows the position of a payroll message, and forges a handle for it, or alters her own."""
     eve, alice = signed("eve", "eve-secret", "eve@2"), signed("alice", "alice-secret", "alice@2")
     with grpc.insecure_channel(stack.endpoint) as channel:
         _, foreign = _received(stack, channel, "alice", "payroll")

@@ -1,4 +1,4 @@
-"""A proxy of its own in front of brokers with access control: who may call it is asked of the brokers."""
+"""A standalone proxy in front of brokers with access control, which decide who may call it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def _store(cluster: Cluster, user: User, *resources: str) -> None:
-    """The user may publish to and consume from these."""
+    """Allows the user to publish to and consume from these."""
     entries = []
     for text in resources:
         resource = Resource.parse(text)
@@ -133,8 +133,9 @@ def test_changes_at_the_broker_are_in_force_after_the_time_of_the_cache(cluster:
 
 
 def test_a_broker_that_does_not_tell_secrets_lets_nobody_in(cluster: Cluster) -> None:
-    """Credentials of another Super user than the brokers' inner one: the secret of a user is not told, and a call
-    signed with an empty one is refused."""
+    """The proxy has credentials of another Super user than the brokers' inner one: it does not get the secret of a
+    user, and a call signed with an empty one is refused.
+    """
     with running_proxy(
         cluster, innerClientAuthenticationCredentials='{"accessKey":"admin","secretKey":"secret12"}'
     ) as proxy:

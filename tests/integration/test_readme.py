@@ -1,4 +1,4 @@
-"""The examples of the README run as they stand, against servers started by the commands it names."""
+"""The examples of the README run unchanged, against servers started by the commands it names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READY_S = 120.0
 
 @contextlib.contextmanager
 def server(*arguments: str) -> Iterator[str]:
-    """A server of the ``orbitmq`` command; returns the address of its ready line."""
+    """Starts a server of the ``orbitmq`` command; yields the address of its ready line."""
     command = [sys.executable, "-m", "orbitmq.cli.main", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -45,7 +45,7 @@ RUN_ELSEWHERE: frozenset[str] = frozenset({"Spark"})
 
 
 def examples() -> dict[str, str]:
-    """Heading: the Python example below it."""
+    """Returns the Python example below each heading."""
     found: dict[str, str] = {}
     for section in re.split(r"\n##+ ", (ROOT / "README.md").read_text("utf-8"))[1:]:
         for block in re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE):

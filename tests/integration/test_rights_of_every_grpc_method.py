@@ -1,4 +1,4 @@
-"""A user with next to no rights against every method of the gRPC service: what she is served, and what changes.
+"""A user with almost no rights against every method of the gRPC service: the data she is served, and what changes.
 
 Attacks are generated from the service's descriptor: every text and number of a request takes every name, id, handle
 and offset of the victims. A new method or field is attacked without anyone adding it here.
@@ -71,7 +71,7 @@ _WHOLE = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64)
 
 
 def _filled(kind: Any, path: tuple[str, ...] = ()) -> Iterator[Any]:
-    """Requests with Eve's own values everywhere, one for each choice of a oneof."""
+    """Yields requests with Eve's own values everywhere, one for each choice of a oneof."""
     choices = [one for one in kind.DESCRIPTOR.oneofs if len(one.fields) > 1]
     for chosen in itertools.product(*(one.fields for one in choices)):
         left_out = {each.name for one in choices for each in one.fields} - {each.name for each in chosen}
@@ -80,7 +80,7 @@ def _filled(kind: Any, path: tuple[str, ...] = ()) -> Iterator[Any]:
             if each.name not in left_out | LEFT_OUT and len(path) < 6:
                 _fill(message, each, path)
         yield message
-        for each, value in message.ListFields():  # the other choices of oneofs further inside
+        for each, value in message.ListFields():  # the other choices of nested oneofs
             if each.message_type is not None and not each.is_repeated:
                 for inner in itertools.islice(_filled(type(value), (*path, each.name)), 1, None):
                     other = kind()
@@ -113,7 +113,7 @@ def _fill(message: Any, each: FieldDescriptor, path: tuple[str, ...]) -> None:
 
 
 def _leaves(message: Any) -> Iterator[tuple[Any, FieldDescriptor]]:
-    """Every message inside, with each of its plain fields."""
+    """Yields every nested message with each of its plain fields."""
     for each in message.DESCRIPTOR.fields:
         if each.message_type is None:
             yield message, each
@@ -127,7 +127,7 @@ def _leaves(message: Any) -> Iterator[tuple[Any, FieldDescriptor]]:
 
 
 def _names(message: Any) -> set[str]:
-    """The topics and groups a request names."""
+    """Returns the topics and groups a request names."""
     return {value.name for value in _resources(message)}
 
 
@@ -143,7 +143,7 @@ def _resources(message: Any) -> Iterator[Any]:
 
 @dataclass
 class GrpcScene:
-    """A proxy inside a broker, with the messages of victims."""
+    """A proxy inside a broker, with the victims' messages."""
 
     stack: LocalStack
     channel: grpc.Channel
@@ -183,7 +183,7 @@ class GrpcScene:
                         yield request
 
     def _informed(self, base: Any) -> Iterator[Any]:
-        """With the names of the victims together with what belongs to them."""
+        """Yields requests with the names of the victims together with what belongs to them."""
         known = {"receipt_handle": self.receipt, "recall_handle": self.recall, "message_id": self.message_id}
         known |= {"transaction_id": self.transaction}
         for topic, group in itertools.product((TOPIC, "eve"), (GROUP, "eve")):
@@ -223,7 +223,7 @@ class GrpcScene:
         return list(wrong)
 
     def _served(self, name: str, request: Any, given: list[tuple[str, str]]) -> bytes:
-        """All answers of a call, one after the other; empty when it failed."""
+        """Returns all responses of a call, concatenated; empty when it failed."""
         try:
             if name == "Telemetry":
                 stream = self.channel.stream_stream(
@@ -369,7 +369,7 @@ def test_eve_reads_and_changes_nothing_of_others_with_any_method(tmp_path: Path,
 def test_missing_check_of_any_method_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_4x: bool
 ) -> None:
-    """The rights of each method are emptied in turn."""
+    """Removes the required rights of each method in turn."""
     allow = Service._allow
     open_method = ""
 

@@ -1,4 +1,4 @@
-"""A user with next to no rights against every request: what she is served, and what changes in the store."""
+"""A user with almost no rights against every request: the data she is served, and what changes in the store."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_request_whose_body_names_its_objects_has_an_example_to_attack_wit
 
 @pytest.mark.parametrize("is_4x", [False, True], ids=["policies", "lists"])
 def test_missing_check_of_any_request_is_found(tmp_path: Path, is_4x: bool) -> None:
-    """Each row of the table of rights is emptied in turn."""
+    """Removes each row of the table of rights in turn."""
 
     async def run() -> list[str]:
         async with scene(tmp_path, is_4x=is_4x) as attacked:

@@ -1,4 +1,4 @@
-"""Rights are decided on what is served: every known way around them, with policies of 5.x and lists of 4.x."""
+"""Permissions apply to the data served: every known way around them, with policies of 5.x and lists of 4.x."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_records_of_others_are_not_pushed_to_a_consumer_of_ones_own(attacked: Ca
 def test_client_never_sees_the_signature_of_the_operator_who_asks_it(
     attacked: Callable[[Test], None],
 ) -> None:
-    """It covers neither code nor time: Eve could send it back as any request without fields of its own."""
+    """It covers neither code nor time: Eve could replay it as any request without its own fields."""
 
     async def test(made: Scene) -> None:
         await made.eve.ask(RequestCode.HEART_BEAT, {}, heartbeat("eve"))
@@ -162,9 +162,9 @@ def test_only_publishers_of_the_real_topic_end_a_transaction(attacked: Callable[
 def test_half_message_is_shown_only_to_publishers_of_its_real_topic(attacked: Callable[[Test], None]) -> None:
     async def test(made: Scene) -> None:
         await made.eve.ask(RequestCode.HEART_BEAT, {}, heartbeat("eve", PRODUCERS))
-        for _ in range(4):  # the producers of a group are asked in turn
+        for _ in range(4):  # the producers of a group are queried in turn
             await made.broker.transactions.check()
-        for asker in (made.eve, made.alice):  # what was pushed before an answer has arrived with it
+        for asker in (made.eve, made.alice):  # anything pushed before a response has arrived with it
             await asker.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "eve"})
         assert made.pushed == []
         assert {SALARY in frame.body for frame in made.pushed_to_alice} == {True}
@@ -195,7 +195,7 @@ def test_key_with_the_hash_of_another_topics_key_finds_nothing(attacked: Callabl
 def test_messages_of_others_are_not_acknowledged_by_another_name_of_a_field(
     attacked: Callable[[Test], None],
 ) -> None:
-    """Apache's readers take the long names of the fields of a batch too; the later of two names counts."""
+    """Apache's parsers also accept the long names of the fields of a batch; the later of two names counts."""
 
     async def test(made: Scene) -> None:
         start, pop_time, invisible, revive, *_ = made.receipt.split(" ")
@@ -261,7 +261,7 @@ def test_request_on_hold_is_refused_once_its_user_has_lost_the_right(
         fields |= {"invisibleTime": "60000", "pollTime": "8000", "bornTime": str(made.broker._clock.now_ms())}
         waits = asyncio.ensure_future(made.eve.ask(code, fields))
         stays = asyncio.ensure_future(made.alice.ask(code, fields | {"topic": TOPIC, "consumerGroup": GROUP}))
-        for asker in (made.eve, made.alice):  # answered after what was sent before
+        for asker in (made.eve, made.alice):  # answered after everything sent before
             await asker.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "eve"})
         if made.is_4x:
             lost = await made.root.ask(RequestCode.DELETE_ACL_CONFIG, {"accessKey": EVE[0]})
@@ -279,8 +279,9 @@ def test_request_on_hold_is_refused_once_its_user_has_lost_the_right(
 
 
 def fake_record(made: Scene, message: NewMessage, queue_offset: int, span: int) -> bytes:
-    """The body of the next message: a record of its own at the offset it will have, whose properties go on for
-    ``span`` bytes into whatever is stored behind it."""
+    """Returns the body of the next message: a record with the offset it will have, whose properties extend for
+    ``span`` bytes into whatever is stored behind it.
+    """
     body_at = made.broker.store.max_log_offset + FIXED_BYTES
     raw = bytearray(encode_record(message, queue_offset, body_at, 1, HOST))
     length = len(message.properties) + span

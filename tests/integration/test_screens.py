@@ -1,6 +1,6 @@
-"""What a user sees at 80 columns, and ten wrong inputs, each with its exact text.
+"""The output at 80 columns, and ten wrong inputs, each with its exact text.
 
-The screens are kept in ``tests/integration/screens``. To renew them after a change that was meant:
+The screens are stored in ``tests/integration/screens``. To renew them after an intended change:
 ``ORBITMQ_WRITE_SCREENS=1 pytest tests/integration/test_screens.py``, then look at the difference.
 """
 
@@ -50,7 +50,7 @@ _SAME_WIDTH: Final = (
 
 
 def on_terminal(*arguments: str) -> str:
-    """What the command prints on a terminal of 80 columns."""
+    """Returns the command's output on a terminal of 80 columns."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NAMESRV_ADDR")}
@@ -134,7 +134,7 @@ def test_screen_is_the_one_that_was_looked_at(name: str, line: str, broker: Runn
 
 
 def told(*arguments: str, stdin: str = "") -> list[str]:
-    """The lines on standard error of a command that fails."""
+    """Returns the lines on standard error of a command that fails."""
     environment = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
     done = subprocess.run(
         [*COMMAND, *arguments],
@@ -241,7 +241,7 @@ async def look(name_server: str, topic: str | None = None) -> list[doctor.Findin
 
 
 def test_broker_that_is_down(tmp_path: Path) -> None:
-    """Registered a moment ago and gone: the name server may still name it, or not any more."""
+    """Recently registered and gone: the name server may or may not still name it."""
     with run_broker(autoCreateTopicEnable=False) as own:
         settings = [f"storePathRootDir={tmp_path}", "listenPort=0", "brokerIP1=127.0.0.1", "brokerName=gone"]
         process = subprocess.Popen(

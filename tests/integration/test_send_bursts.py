@@ -1,4 +1,4 @@
-"""Bursts of sends on a machine whose event loop is slow: each send gets its whole time once it is written."""
+"""Bursts of sends on a machine with a slow event loop: each send gets its full timeout once it is written."""
 
 from __future__ import annotations
 

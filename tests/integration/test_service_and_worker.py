@@ -63,7 +63,7 @@ class Program:
 
 
 class Shop:
-    """Service, worker, and what the customers know."""
+    """Service, worker, and the orders known to the customers."""
 
     def __init__(self, name_server: str, directory: Path) -> None:
         port = free_ports()[0]
@@ -100,11 +100,11 @@ class Shop:
         with closing(sqlite3.connect(self._database, timeout=30)) as connection:
             try:
                 return dict(connection.execute("SELECT id, times FROM orders"))
-            except sqlite3.OperationalError:  # the table is not there yet
+            except sqlite3.OperationalError:  # the table does not exist yet
                 return {}
 
     def settle(self) -> dict[str, int]:
-        """Wait until all taken orders are booked."""
+        """Waits until all accepted orders are booked."""
         until(lambda: set(self.taken) <= set(self.booked()), "orders are lost")
         return self.booked()
 
@@ -153,7 +153,7 @@ def test_service_and_worker_lose_nothing_in_restart_kill_outage_and_slow_handler
 
 
 def quiet(running: Shop) -> None:
-    """Nothing happens: every order is taken and booked once."""
+    """No fault: every order is accepted and booked once."""
     assert all(running.order() for _ in range(150))
     booked = running.settle()
     assert sorted(booked) == sorted(running.taken)
@@ -161,7 +161,7 @@ def quiet(running: Shop) -> None:
 
 
 def slow_handlers(running: Shop) -> None:
-    """Two handlers that take seconds hold up nobody else."""
+    """Two handlers that take seconds delay no other order."""
     for _ in range(2):
         assert running.order(seconds=2.5)
     slow = set(running.taken[-2:])
@@ -173,7 +173,7 @@ def slow_handlers(running: Shop) -> None:
 
 
 def during(running: Shop, *trouble: Callable[[], object]) -> None:
-    """Orders go on while something happens to a broker; those that are taken are booked."""
+    """Orders continue during a fault of a broker; the accepted ones are booked."""
     over = threading.Event()
 
     def make() -> None:
@@ -195,7 +195,7 @@ def during(running: Shop, *trouble: Callable[[], object]) -> None:
 
 
 def outage(running: Shop, *brokers: OrbitBroker) -> None:
-    """No broker for a while: a log a person can read, and work goes on afterwards."""
+    """No broker for some time: a readable log, and work resumes afterwards."""
     before = {program: len(program.lines) for program in (running.service, running.worker)}
     for broker in brokers:
         broker.kill()
@@ -219,7 +219,7 @@ CUSTOMERS = 8
 @pytest.mark.soak
 @pytest.mark.slow
 def test_service_and_worker_survive_a_minute_without_master_while_handlers_are_slow(tmp_path: Path) -> None:
-    """The master is killed while handlers are at work; its slave stays. Then the name server goes as well."""
+    """The master is killed while handlers are running; its slave stays. Then the name server is killed as well."""
     with (
         OrbitNamesrv() as namesrv,
         OrbitBroker(namesrv, workdir=None, brokerRole="SYNC_MASTER") as master,
@@ -243,7 +243,7 @@ def test_service_and_worker_survive_a_minute_without_master_while_handlers_are_s
 
 
 def without(running: Shop, *servers: OrbitBroker | OrbitNamesrv) -> None:
-    """A long outage with customers that go on trying."""
+    """A long outage with customers that keep trying."""
     before = {program: len(program.lines) for program in (running.service, running.worker)}
     for server in servers:
         server.kill()

@@ -44,7 +44,7 @@ async def send(broker: RunningBroker, topic: str, bodies: list[str], tags: str =
 
 
 async def switch(broker: RunningBroker, topic: str, group: str, mode: str) -> None:
-    """What ``setConsumeMode`` does."""
+    """Does the same as ``setConsumeMode``."""
     rpc = RpcClient()
     try:
         body = {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": 0}

@@ -1,4 +1,4 @@
-"""Streams and batch reads while servers are down, hang or lose topics; as Spark calls them, without a JVM."""
+"""Streams and batch reads while servers are down, hang or lose topics; called like Spark does, without a JVM."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(source: Any, parts: Any) -> list[int]:
 
 
 class Follower:
-    """Does what Spark does with a stream, one micro-batch after the other."""
+    """Runs a stream like Spark, one micro-batch after the other."""
 
     def __init__(self, source: TopicStreamReader, place: dict[str, Any] | None = None) -> None:
         self.source = source
@@ -62,7 +62,7 @@ class Follower:
         end = self.source.latestOffset(self.place, ALL)
         if end != self.place:
             self.rows += read(self.source, self.source.partitions(self.place, end))
-            self.place = json.loads(json.dumps(end))  # as it comes back from a checkpoint
+            self.place = json.loads(json.dumps(end))  # as restored from a checkpoint
 
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
         deadline = time.monotonic() + timeout_s
@@ -105,7 +105,7 @@ def test_a_deleted_topic_of_a_pattern_is_a_loss_with_its_unread_messages(servers
     report = lenient.source.reportLatestOffset()
     assert report is not None
     assert report[LOST_RANGES]["log-1/broker-a/0"][0][0] == 10
-    # Made again, it is another topic: read from its beginning.
+    # Recreated, it is another topic: read from its beginning.
     servers.create_topic("log-1", broker)
     servers.send("log-1", range(200, 203))
     lenient.until(lambda: sorted(lenient.rows)[-3:] == [200, 201, 202], "the new topic")
@@ -123,7 +123,7 @@ def recreate(servers: Servers, topic: str, broker: Server[Broker], numbers: rang
 def test_a_topic_made_again_while_no_query_ran_is_a_loss_or_read_from_its_beginning(
     servers: Servers, count: int, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the new one has as many messages by now as were read of the old one."""
+    """Also when the new one by now has as many messages as were read from the old one."""
     monkeypatch.setattr("orbitmq.spark.source.stream._CLOCK_SKEW_MS", 0)  # one clock here
     broker = servers.broker("broker-a")
     servers.create_topic("T", broker)
@@ -149,7 +149,7 @@ def test_a_topic_made_again_while_no_query_ran_is_a_loss_or_read_from_its_beginn
     report = lenient.source.reportLatestOffset()
     assert report is not None
     assert report[LOST_RANGES] == {"T/broker-a/0": [[10, None]]}
-    # It is planned the same by a driver that only has the checkpoint.
+    # A driver that has only the checkpoint plans it identically.
     replayed = stream(servers, topic="T,U", failOnDataLoss="false")
     assert read(replayed, replayed.partitions(first.place, lenient.place)) == lenient.rows
     servers.send("T", range(300, 302))
@@ -246,7 +246,7 @@ def test_a_planned_range_of_a_queue_that_is_not_there_any_more_is_named_and_pass
     end = source.latestOffset(place, ALL)
     planned = list(source.partitions(place, end))
     recreate(servers, "T", broker, range(200, 220))
-    # On an executor, and on a driver that has only the checkpoint.
+    # On an executor, and on a driver with only the checkpoint.
     read(source, planned)
     assert "T/broker-a/1: 0 to 5" in caplog.text
     caplog.clear()
@@ -275,7 +275,7 @@ def test_a_planned_range_of_a_deleted_topic_is_named_and_passed_over(
     servers.delete_topic("T", broker)
     if (
         restarted
-    ):  # the batch is in the log of the checkpoint and planned again, by a driver that knows nothing
+    ):  # the batch is in the checkpoint's log and replanned by a driver without any state
         source = stream(servers, **options)
         planned = list(source.partitions(place, end))
     assert read(source, planned) == [10, 11]

@@ -1,4 +1,4 @@
-"""Streams through killed and paused servers, with a load under way; as Spark calls them, without a JVM.
+"""Streams through killed and paused servers, under load; called like Spark does, without a JVM.
 
 The same with Spark, and longer: tests/spark/test_stream_outages.py.
 """
@@ -24,7 +24,7 @@ COLUMNS = ["broker", "queue_id", "queue_offset", "body"]
 
 
 class Follower:
-    """Does what Spark does with a stream, on a thread of its own."""
+    """Runs a stream like Spark, on its own thread."""
 
     def __init__(self, name_server: str) -> None:
         options = {

@@ -1,4 +1,4 @@
-"""What a stream costs its servers when a topic has many queues, and where its group shows."""
+"""The cost of a stream for its servers when a topic has many queues, and where its group is visible."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANY = 300
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
-    """Requests of the driver, by code."""
+    """Returns the driver's requests by code."""
     counted: Counter[int] = Counter()
     call = ClientInstance.call
 
@@ -49,7 +49,7 @@ def stream(broker: RunningBroker, **options: str) -> TopicStreamReader:
 
 
 def fill(broker: RunningBroker, count: int) -> None:
-    """Message ``n`` into queue ``n % queues``."""
+    """Sends message ``n`` to queue ``n % queues``."""
     broker.create_topic("Wide", queue_count=MANY)
     with Producer("wide", broker.name_server) as producer:
         route = producer.queues("Wide")
@@ -136,7 +136,7 @@ def test_the_group_of_a_stream_shows_in_consumer_progress() -> None:
         place = source.initialOffset()
         end = source.latestOffset(place, ReadAllAvailable())
         for part in source.partitions(place, end):
-            list(source.read(part))  # a pull makes the group
+            list(source.read(part))  # a pull creates the group
         silent = stream(broker)
         silent.latestOffset(silent.initialOffset(), ReadAllAvailable())
         assert asyncio.run(listed("to-lake")) == (set(), -1), "nothing is committed yet"

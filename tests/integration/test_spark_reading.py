@@ -1,4 +1,4 @@
-"""What an executor of Spark does with its range: pulls from a real broker, without Spark around it."""
+"""A Spark executor's handling of its range: pulls from a real broker, without Spark around it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def options(broker: RunningBroker | str, **more: str) -> SourceOptions:
 
 
 def fill(broker: RunningBroker, count: int, *, size: int = 20, queue_count: int = 1) -> None:
-    """Messages ``0`` to ``count`` of topic T, one in three with tag B, in batches."""
+    """Sends messages ``0`` to ``count`` of topic T, one in three with tag B, in batches."""
     broker.create_topic("T", queue_count=queue_count)
     with Producer("fill", broker.name_server) as producer:
         for first in range(0, count, 100):
@@ -87,7 +87,7 @@ def test_a_filter_gives_its_rows_and_still_ends_where_nothing_matches() -> None:
         assert offsets(read(broker, 10, 20, tags="A || C")) == [10, 11, 13, 14, 16, 17, 19]
         assert read(broker, 0, 2000, tags="nobody") is None
         assert offsets(read(broker, 0, 50, sql="TAGS = 'B'")) == list(range(0, 50, 3))
-        # The columns wanted need not hold the tags for tags to be compared.
+        # Tags are compared even if the requested columns do not include them.
         plain = read_ranges(
             options(broker, tags="B"), [QueueRange(QUEUE, 0, 9)], broker.address, ["queue_offset"]
         )
@@ -95,7 +95,7 @@ def test_a_filter_gives_its_rows_and_still_ends_where_nothing_matches() -> None:
 
 
 def test_a_broker_that_restarts_in_the_middle_of_a_range_is_waited_for(tmp_path: Path) -> None:
-    # Small answers, so that the reader has most of the range before it when the broker goes.
+    # Small responses, so that the reader still has most of the range to read when the broker stops.
     conf = {**broker_ports(), "maxTransferCountOnMessageInMemory": 2}
     with run_broker(data=tmp_path, **conf) as broker:
         fill(broker, 60_000, size=200)
@@ -130,7 +130,7 @@ def test_a_broker_that_stays_away_is_an_error_after_the_time_given() -> None:
 
 
 def expire(broker: RunningBroker) -> int:
-    """Retention, now, as soon as the log is on the disk; returns the first offset that is left."""
+    """Applies retention as soon as the log is on the disk; returns the first remaining offset."""
     deadline = time.monotonic() + 30
     while not (low := _earliest(broker)):
         assert time.monotonic() < deadline

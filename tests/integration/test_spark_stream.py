@@ -1,4 +1,4 @@
-"""The streaming source as Spark calls it, method by method, against a real broker and without a JVM."""
+"""The streaming source, called method by method like Spark does, against a real broker and without a JVM."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def send(broker: RunningBroker, numbers: range, *, size: int = 0, queue_count: i
 
 
 def read(source: TopicStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """What executors read: another copy of the reader, as Spark pickles it to them."""
+    """Returns what executors read: each has another copy of the reader, because Spark pickles it."""
     copy = pickle.loads(pickle.dumps(source))  # our own bytes, as Spark does
     parts = pickle.loads(pickle.dumps(list(source.partitions(start, end))))  # the same
     bodies = [body for part in parts for batch in copy.read(part) for body in batch.column(1).to_pylist()]
@@ -60,7 +60,7 @@ def total(offsets: dict[str, Any]) -> int:
 
 
 def expire(broker: RunningBroker) -> int:
-    """Retention, as soon as the log is on the disk; returns the first offset that is left in queue 0."""
+    """Applies retention as soon as the log is on the disk; returns the first remaining offset of queue 0."""
     deadline = time.monotonic() + 30
     while True:
         assert remoting_call(broker.address, DELETE_EXPIRED_COMMITLOG, {})[0] == 0
@@ -157,7 +157,7 @@ def test_offsets_of_the_group_are_where_the_query_is() -> None:
         read(source, place, end)  # the broker has offsets of the group from now on
         assert source.latestOffset(end, ALL) == end
         assert committed() == [50, 50]
-        # A query that is started again and finds nothing new still shows where it is.
+        # A restarted query that finds nothing new still shows its position.
         broker.create_topic("T", queue_count=2)
         fresh = reader(broker, group="lag")
         fresh.latestOffset(place, ALL)
@@ -177,7 +177,7 @@ def test_expired_messages_stop_a_stream_or_stand_in_its_report(caplog: pytest.Lo
         with pytest.raises(DataLossError, match=f"T/broker-a/0: 10 to {first}[.]"):
             strict.partitions(place, end)
         lenient = reader(broker, failOnDataLoss="false")
-        # What is gone does not use up the limit: the first batch brings a hundred messages.
+        # Expired messages do not use up the limit: the first batch has a hundred messages.
         end = lenient.latestOffset(place, ReadMaxRows(100))
         assert read(lenient, place, end) == list(range(first, first + 100))
         assert f"T/broker-a/0: 10 to {first}" in caplog.text

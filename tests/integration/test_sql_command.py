@@ -1,4 +1,4 @@
-"""``orbitmq sql`` over a real broker: what it prints and writes, and what a statement cannot reach."""
+"""``orbitmq sql`` over a real broker: its output and files, and what a statement cannot reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``orbitmq store repair``: rot in the log of a slave or a master, fetched again from the other one."""
+"""``orbitmq store repair``: corruption in the log of a slave or a master, repaired from the other one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def logs(root: Path) -> dict[str, bytes]:
 
 
 def rot(root: Path) -> int:
-    """Flip bytes and zero a page in several places; returns the number of segments."""
+    """Flips bytes and zeroes a page in several places; returns the number of segments."""
     paths = sorted((root / "commitlog").iterdir())
     for number, path in enumerate(paths):
         content = bytearray(path.read_bytes())

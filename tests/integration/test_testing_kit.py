@@ -1,4 +1,4 @@
-"""The kit users put into their own suites."""
+"""The testing kit that users add to their own suites."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_other_topic(rocketmq_topic):
 
 def test_fixtures_give_a_broker_and_new_topics(tmp_path: Path) -> None:
     (tmp_path / "test_users.py").write_text(SUITE)
-    # Named, in case the installation is older than the entry point by which pytest finds it.
+    # Named explicitly, in case the installation predates the entry point through which pytest finds it.
     command = [
         sys.executable,
         "-m",
@@ -107,7 +107,7 @@ def test_delays_and_retries_take_as_long_as_turning_the_clock() -> None:
 
 
 def settled(broker: RunningBroker, seen: queue.Queue[tuple[str, int]]) -> None:
-    """Turn the clock until the message that was sent back comes; it may be on its way to the broker."""
+    """Advances the clock until the message that was sent back arrives; it may still be in flight to the broker."""
 
     def delivered() -> bool:
         broker.advance(timedelta(minutes=2))

@@ -126,7 +126,7 @@ async def test_protected_stream_is_for_super_users(
         put(master, 10)
         slave_options = ("haTlsEnable=true", credentials, *SLAVE, "haTruncateSlave=true")
         async with running(tmp_path / "s", *slave_options) as slave:
-            # Straight to the stream: without the requests that compare the logs, which have a check of their own.
+            # Directly to the stream: without the requests that compare the logs, which have their own check.
             monkeypatch.setattr(slave.roles.log_prefix_check, "check", lambda _address: asyncio.sleep(0))
             introduce(slave, master)
             if follows:
@@ -160,7 +160,9 @@ async def test_repair_fetches_from_a_protected_stream(tmp_path: Path) -> None:
 
 
 async def transfer_head(master: Broker) -> bytes:
-    """What the replication port answers to a slave of Apache with an empty log; empty when it is sent away."""
+    """Returns the replication port's first bytes to an Apache slave with an empty log; empty when the slave is
+    rejected.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_listen_port)
     writer.write(bytes(8))
     try:
@@ -174,7 +176,7 @@ async def transfer_head(master: Broker) -> bytes:
 @pytest.mark.parametrize("is_4x", [False, True], ids=["policies", "lists"])
 @on_both_loops
 async def test_plain_stream_goes_to_hosts_whose_broker_has_signed_in(tmp_path: Path, is_4x: bool) -> None:
-    """It has no room for a signature, so a slave of Apache is known by the requests it sends to the main port."""
+    """It has no room for a signature, so an Apache slave is recognised by the requests it sends to the main port."""
     options: tuple[str, ...] = SECURED
     root_user = ROOT
     if is_4x:

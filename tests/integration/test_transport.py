@@ -51,7 +51,7 @@ async def slow(call: Call[Header]) -> Reply:
 
 
 async def call_back(call: Call[Header]) -> Reply:
-    """Asks the client on the connection its request came from."""
+    """Calls the client on the connection its request came from."""
     answer = await call.peer.call(ECHO, None, b"from the server " + call.body, timeout_s=5)
     return Reply(body=answer.body)
 
@@ -81,7 +81,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Of the server, except that a client of these tests has no CA, and that the machine was busy for a moment."""
+    """Returns the server's warnings, except that these tests' clients have no CA, and that the machine was briefly
+    busy.
+    """
     records = [
         record
         for record in caplog.records
@@ -290,7 +292,7 @@ async def test_client_connects_anew_after_a_loss() -> None:
 
 @on_both_loops
 async def test_a_loss_is_told_under_the_address_the_connection_was_opened_by() -> None:
-    """A client introduces itself again to the broker it lost, which it has by name, or by IPv6 in brackets."""
+    """A client registers again with the broker it lost, which it knows by name, or by IPv6 in brackets."""
     lost: list[str] = []
     async with (
         serving(ROUTES) as server,
@@ -325,7 +327,7 @@ async def test_nobody_at_the_address_is_a_lost_connection_without_noise(
 
 @on_both_loops
 async def test_server_that_does_not_answer_the_connect_times_out() -> None:
-    """A full accept queue drops the handshake, as a dead host does."""
+    """A full accept queue drops the handshake, like a dead host."""
     listening = bind_port(HOST, 0)
     listening.listen(0)
     address = f"{HOST}:{listening.getsockname()[1]}"
@@ -471,7 +473,7 @@ async def test_stop_lets_running_requests_answer_and_queued_bytes_leave() -> Non
         await RawPeer.connect(server, receive_buffer_bytes=4096) as reader,
     ):
         calls = [asyncio.ensure_future(client.call(address_of(server), 9, body=b"%d" % n)) for n in range(10)]
-        # The loop that reads the requests also serves them, so one answer read means all were served.
+        # The loop that reads the requests also serves them, so one response means all were served.
         await reader.send(b"".join(encode_request(BIG, number) for number in range(50)))
         await reader.frame()
         await until_async(lambda: len(running) == 10)
