@@ -163,7 +163,7 @@ async def test_receive_says_at_once_that_its_consumer_does_not_run(broker: Runni
         assert len(await consumer.receive(wait_s=10)) == 1
         loop = asyncio.get_running_loop()
         began = loop.time()
-        for topics in (1, 2):  # the pop itself waits on a single queue; notifications wait on several
+        for topics in (1, 2):  # with one topic the pop itself waits, with two the notifications do
             if topics == 2:
                 consumer = SimpleConsumer("receive-life-2", broker.name_server)
                 consumer.subscribe("receive-none")

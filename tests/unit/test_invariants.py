@@ -136,7 +136,7 @@ def test_invariant_5_every_table_that_clients_grow_has_a_limit(tmp_path: Path) -
 
 
 def vars_of(kind: type[object]) -> set[str]:
-    """Fields that a class declares itself."""
+    """Returns the fields that a class declares itself."""
     return set(kind.__annotations__)
 
 

@@ -1,4 +1,4 @@
-"""A cluster that exists only as answers: an ``Admin`` whose calls are recorded and answered by the test."""
+"""A simulated cluster: an ``Admin`` whose calls are recorded and answered by the test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLUSTER = bodies.ClusterInfo(
 
 
 class Asked(NamedTuple):
-    """A call as it left: whom, what, and with which fields and body."""
+    """A recorded call: its target, its code, and its fields and body."""
 
     address: str
     code: int
@@ -102,12 +102,12 @@ class Scripted(Admin):
         )
 
     def topics(self, *names: str) -> None:
-        """What the name servers list."""
+        """Sets the topics that the name servers list."""
         listed = bodies.TopicList(topic_list=list(names)).encode()
         self.answers[RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER] = lambda asked: listed
 
     def of(self, code: int) -> list[Asked]:
-        """The calls with this code."""
+        """Returns the calls with this code."""
         return [asked for asked in self.asked if asked.code == code]
 
     def run(self, coroutine: Awaitable[R]) -> R:

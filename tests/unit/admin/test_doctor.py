@@ -1,4 +1,4 @@
-"""The judgements of ``orbitmq doctor``, without a cluster."""
+"""The findings of ``orbitmq doctor``, without a cluster."""
 
 from __future__ import annotations
 

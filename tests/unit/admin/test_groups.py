@@ -32,7 +32,7 @@ def queue(broker: str, number: int = 0) -> MessageQueue:
 
 
 def stats(asked: Asked, **offset: int | None) -> bytes:
-    """Queue 0 of the broker that is asked."""
+    """Returns the statistics of queue 0 of the queried broker."""
     values = {"broker_offset": 100, "consumer_offset": 40, **offset}
     table = ObjectMap({queue(NAMES[asked.address]): OffsetWrapper(**values)})  # type: ignore[arg-type]  # of any field
     return ConsumeStats(consume_tps=2.0, offset_table=table).encode()

@@ -1,4 +1,4 @@
-"""Moving a group in one queue, by what brokers of different releases can do. The answers are written here."""
+"""Moves a group in one queue, depending on what brokers of different releases support. The responses are scripted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Asked = tuple[Request, dict[str, str]]
 
 
 def moved(monkeypatch: pytest.MonkeyPatch, *, version: int, online: bool) -> list[Asked]:
-    """Move queue 3 to offset 7; returns what the broker was asked."""
+    """Moves queue 3 to offset 7; returns the requests the broker received."""
     asked: list[Asked] = []
 
     async def call(

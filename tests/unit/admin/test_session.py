@@ -1,4 +1,4 @@
-"""Whom admin calls go to: name servers in turn, masters of a cluster, brokers by name, and what fails in part."""
+"""The targets of admin calls: name servers in turn, masters of a cluster, brokers by name, and partial failures."""
 
 from __future__ import annotations
 

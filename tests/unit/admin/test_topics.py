@@ -1,4 +1,6 @@
-"""Topics through the admin functions: who is asked, what is sent, and what becomes of the answers."""
+"""Topics through the admin functions: which servers are queried, which requests are sent, and how responses are
+handled.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What admin functions make of values, without a cluster."""
+"""The conversion of values by admin functions, without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies: which entry decides."""
+"""Policies: which entry applies."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_header_that_repeats_a_field_very_often_is_refused(control: AccessContro
 
 
 class Recorder(dict[str, str]):
-    """Remembers which fields were asked for."""
+    """Records which fields were read."""
 
     def __init__(self) -> None:
         super().__init__()

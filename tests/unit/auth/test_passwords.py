@@ -1,4 +1,4 @@
-"""Who receives passwords."""
+"""Which clients receive passwords."""
 
 from __future__ import annotations
 

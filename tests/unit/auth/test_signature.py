@@ -1,4 +1,4 @@
-"""Signatures: vectors accepted by real brokers, and every way to get one wrong."""
+"""Signatures: vectors accepted by real brokers, and every kind of invalid signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a stored record belongs, whatever topic a request names."""
+"""The owner of a stored record, whatever topic a request names."""
 
 from __future__ import annotations
 

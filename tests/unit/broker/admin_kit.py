@@ -1,4 +1,4 @@
-"""A broker's tables and store without the broker, for the handlers of operators' requests."""
+"""A broker's tables and store without the broker, for the handlers of admin requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BORN_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x01"
 
 
 class TalkingConnection(FakeConnection):
-    """A peer that answers calls by a script, and takes answers of slow requests."""
+    """A peer that answers calls by a script, and accepts responses to slow requests."""
 
     def __init__(self, number: int = 1) -> None:
         super().__init__(number)
@@ -73,7 +73,7 @@ class TalkingConnection(FakeConnection):
 
 
 def talking(number: int = 1) -> tuple[TalkingConnection, Connection]:
-    """The same object twice: as the test sees it and as the tables take it."""
+    """Returns the same object twice: as the test sees it and as the tables accept it."""
     fake = TalkingConnection(number)
     return fake, cast(Connection, fake)
 
@@ -84,7 +84,7 @@ def ask_slowly(
     header: Header | dict[str, str] | None = None,
     body: bytes = b"",
 ) -> Frame:
-    """Ask an ``async`` handler and give its answer."""
+    """Calls an ``async`` handler and returns its response."""
     fake, connection = talking(99)
     asker = Asker(routes, connection)
 
@@ -101,7 +101,7 @@ def ask_slowly(
 
 
 class World:
-    """Tables, a small store and counters, all on one clock that stands still."""
+    """Tables, a small store and counters, all on one manual clock."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.clock = ManualClock()
@@ -134,7 +134,7 @@ class World:
         return self.store.append(message)
 
     def consumer(self, group: str, *topics: str, client: str = "c1", number: int = 1) -> TalkingConnection:
-        """An online consumer with these subscriptions."""
+        """Returns an online consumer with these subscriptions."""
         fake, connection = talking(number)
         self.consumers.register(
             group,

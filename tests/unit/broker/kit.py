@@ -1,4 +1,4 @@
-"""What the tests of the broker's tables and handlers share: files, peers without sockets, requests."""
+"""Shared by the tests of the broker's tables and handlers: files, peers without sockets, requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_json(path: Path) -> Any:
 
 
 class FakeConnection:
-    """A peer that keeps what it is told."""
+    """A peer that records what it receives."""
 
     def __init__(self, number: int = 1) -> None:
         self.remote = ("10.0.0.1", number)
@@ -70,12 +70,12 @@ class FakeConnection:
 
 
 def peer(number: int = 1) -> Connection:
-    """A fake connection, typed as what the tables take."""
+    """Returns a fake connection, typed as the tables expect."""
     return cast(Connection, FakeConnection(number))
 
 
 def notices(connection: Connection) -> list[str]:
-    """Groups whose change the peer was told since the last look."""
+    """Returns the groups whose change was sent to the peer since the last call."""
     fake = cast(FakeConnection, connection)
     told = [fields["consumerGroup"] for code, fields in fake.notices if code == 40]
     assert len(told) == len(fake.notices)
@@ -112,7 +112,7 @@ class Asker:
         *,
         finish: Callable[[], None] | None = None,
     ) -> Frame:
-        """The answer; there must be one. ``finish`` does what a handler puts off to the end of the turn."""
+        """Returns the response; there must be one. ``finish`` runs what a handler defers to the end of the turn."""
         ext = encode_ext(header) if header is not None else None
         answer = self.dispatch(encode_request(code, 7, ext, body, self._serialize_type))
         if answer is None and finish is not None:
@@ -123,12 +123,12 @@ class Asker:
         return answer
 
     def tell(self, code: int, header: Header | None = None, body: bytes = b"") -> None:
-        """A oneway request."""
+        """Sends a oneway request."""
         ext = encode_ext(header) if header is not None else None
         assert self.dispatch(encode_oneway(code, 7, ext, body, self._serialize_type)) is None
 
     def ask_raw(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Frame:
-        """A request with any fields at all."""
+        """Sends a request with arbitrary fields."""
         answer = self.dispatch(encode_request(code, 7, ext, body, self._serialize_type))
         assert answer is not None
         return answer
@@ -143,7 +143,7 @@ class Asker:
 
 
 def open_store(directory: Path, clock: Clock | None = None, arrived: Sequence[Arrival] = ()) -> MessageStore:
-    """A small real store; without a worker thread, so nothing runs behind the test."""
+    """Returns a small real store without a worker thread, so nothing runs in the background of the test."""
     store = MessageStore(
         StoreConfig(root=str(directory / "store"), segment_bytes=1 << 20, index_slots=100, index_entries=400),
         clock=clock if clock is not None else ManualClock(),
@@ -165,7 +165,7 @@ def door(
     stats: BrokerStats | None = None,
     replication: Replication | None = None,
 ) -> WritePath:
-    """The door for puts into ``store``."""
+    """Returns the write path for puts into ``store``."""
     return WritePath(
         store=store,
         parking=parking(config, clock, store),

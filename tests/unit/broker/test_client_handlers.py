@@ -1,4 +1,4 @@
-"""Heartbeats, goodbyes, members: 34, 35, 38, 46."""
+"""Heartbeats, unregistrations, members: 34, 35, 38, 46."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def consumer(group: str = "g", *topics: str, **more: Any) -> dict[str, Any]:
 def beat(
     asker: Asker, *consumers: dict[str, Any], client: str = "c", producers: tuple[str, ...] = (), **more: Any
 ) -> tuple[bool, Frame]:
-    """Send a heartbeat; returns IS_SUB_CHANGE and the answer."""
+    """Sends a heartbeat; returns IS_SUB_CHANGE and the response."""
     body = {
         "clientID": client,
         "consumerDataSet": list(consumers),
@@ -333,7 +333,7 @@ def test_expressions_are_checked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", list(SerializeType))
 def test_recorded_requests_get_the_recorded_answers(tmp_path: Path, form: SerializeType) -> None:
-    """Everything the official clients asked a real broker, on connections of their own."""
+    """Every request of the official clients to a real broker, on separate connections."""
     world = World(tmp_path)
     askers: dict[str, Asker] = {}
     compared = 0
@@ -348,7 +348,7 @@ def test_recorded_requests_get_the_recorded_answers(tmp_path: Path, form: Serial
         assert answer is not None
         recorded = exchange["response"]["header"]
         if exchange["code"] == 38:
-            continue  # who is online differs: two exchanges of each kind were kept, not all
+            continue  # the online clients differ: only two exchanges of each kind were kept
         compared += 1
         assert (answer.code, answer.remark, answer.ext_fields) == (
             recorded["code"],

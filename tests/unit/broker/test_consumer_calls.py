@@ -1,4 +1,4 @@
-"""Offset resets and questions passed on to consumers: 222, 223, 307, 309."""
+"""Offset resets and queries forwarded to consumers: 222, 223, 307, 309."""
 
 from __future__ import annotations
 

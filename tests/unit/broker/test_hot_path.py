@@ -1,9 +1,9 @@
-"""What a request costs in interpreted Python: opcodes executed per request, counted exactly.
+"""Measures the cost of a request in interpreted Python: opcodes executed per request, counted exactly.
 
 CPU time has noise; the number of opcodes has none. Each workload is counted in a read with one request and in a read
 with ``PER_READ`` requests. That gives two numbers: the first request, which includes the work per read, and each
-further one. Callbacks that a request plans for the next turns of the loop are counted. The standard library is not:
-servers run on uvloop, and ``random`` tries as often as it must.
+further one. Callbacks that a request schedules for the next turns of the loop are counted. The standard library is
+not: servers run on uvloop, and the number of attempts in ``random`` varies.
 
 A change that exceeds a budget fails here; raising the budget needs the reason in the commit. Lower a budget in the
 commit that makes the path shorter.
@@ -67,7 +67,7 @@ BUDGETS: Final = {
 
 
 class Written(Sink):
-    """Keeps what is written, until it is cleared."""
+    """Collects writes until it is cleared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,13 +82,13 @@ class Client:
 
     def __init__(self, broker: Broker, tasks: TaskOwner) -> None:
         self.sink = Written()
-        # What a read brings beyond a turn is another matter.
+        # Requests of a read beyond one turn are not measured here.
         limits = ConnectionLimits(turn_bytes=1 << 62)
         self._connection = Connection(tasks=tasks, router=broker.main_router, limits=limits)
         self._connection.connection_made(self.sink)  # type: ignore[arg-type]  # as much of a transport as is used
 
     async def read(self, data: bytes) -> int:
-        """The opcodes executed for a read of the socket and in the turns of the loop after it."""
+        """Returns the opcodes executed for a socket read and in the turns of the loop after it."""
         count = 0
 
         def enter(frame: FrameType, _event: str, _argument: object) -> Callable[..., Any] | None:
@@ -118,7 +118,7 @@ class Client:
         return count
 
     async def answers(self, data: bytes, count: int) -> list[Frame]:
-        """The answers to requests, checked to be as many and not refused."""
+        """Returns the responses to requests, after checking their number and that none is a refusal."""
         self.sink.content.clear()
         self._connection.data_received(data)
         for _ in range(TURNS):
@@ -133,7 +133,7 @@ Requests = Callable[[int], Awaitable[Sequence[bytes]]]
 
 
 async def costs(client: Client, requests: Requests) -> tuple[int, int]:
-    """Opcodes of the first request of a read, and of each further one."""
+    """Returns the opcodes of the first request of a read, and of each further one."""
     found = []
     for per_read in (1, PER_READ):
         for _ in range(READS):  # until caches and tables are filled, and each revive queue is there
@@ -168,7 +168,7 @@ def heartbeat(group: str, subscription: dict[str, Any]) -> bytes:
 
 
 def pull(number: int, group: str, kind: str) -> bytes:
-    """As Java's push consumer writes it."""
+    """Returns a pull as written by Java's push consumer."""
     fields = {
         "consumerGroup": group,
         "topic": TOPIC,
@@ -204,7 +204,7 @@ def pop(number: int) -> bytes:
 
 
 async def acks(client: Client, count: int) -> list[bytes]:
-    """Acknowledgements of messages that a pop hands out for it."""
+    """Returns acknowledgements of messages that a pop hands out for it."""
     (answer,) = await client.answers(pop(0), 1)
     fields = answer.ext_fields
     start = fields["startOffsetInfo"].split(" ")[2]
@@ -260,7 +260,7 @@ def each(request: Callable[[int], bytes]) -> Requests:
 
 
 async def count_all(directory: Path) -> dict[str, tuple[int, int]]:
-    """What every workload costs."""
+    """Returns the cost of every workload."""
     async with serving(directory) as client:
         workloads: dict[str, Requests] = {
             "pull": pulls("all"),

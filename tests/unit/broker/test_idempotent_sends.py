@@ -1,4 +1,4 @@
-"""Idempotent sends: the same unique key is stored once, and its repeats get the first answer."""
+"""Idempotent sends: the same unique key is stored once, and repeats get the first response."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_repeat_of_a_parked_message_gets_the_first_answer(sender: Sender, extra:
 def test_killed_broker_finds_the_keys_after_its_restart(tmp_path: Path) -> None:
     before = Sender(tmp_path / "before")
     (first,) = before.feed(send(1, properties=marked()))
-    shutil.copytree(tmp_path / "before", tmp_path / "after")  # what a kill leaves: nothing was closed
+    shutil.copytree(tmp_path / "before", tmp_path / "after")  # the state after a kill: nothing was closed
     after = Sender(tmp_path / "after")
     (again,) = after.feed(send(2, properties=marked()))
     assert place(again) == place(first)

@@ -1,4 +1,4 @@
-"""What operators look at: 202-204, 208, 300, 303, 305, 308, 315, 317, 328, 343, 345."""
+"""Read-only admin requests: 202-204, 208, 300, 303, 305, 308, 315, 317, 328, 343, 345."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Inspected(World):
         return frame.body
 
     def fill(self, topic: str = "T", count: int = 4) -> None:
-        """Messages one second apart, over two queues."""
+        """Stores messages one second apart, over two queues."""
         for number in range(count):
             self.put(topic, number % 2)
             self.clock.advance(1000)

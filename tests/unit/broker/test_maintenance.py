@@ -1,4 +1,4 @@
-"""Upkeep by request: 25, 26, 306, 314, 316, 329."""
+"""Maintenance requests: 25, 26, 306, 314, 316, 329."""
 
 from __future__ import annotations
 

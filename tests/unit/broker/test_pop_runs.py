@@ -1,4 +1,4 @@
-"""Pops and acknowledgements of one socket read served together: the same answers and state as one after the other."""
+"""Pops and acknowledgements of one socket read served together: the same responses and state as one by one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ JSON = SerializeType.JSON
 
 
 class Written(Sink):
-    """Keeps what is written."""
+    """Records writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Client:
         self.connection.connection_made(self.sink)  # type: ignore[arg-type]  # as much of a transport as is used
 
     async def read(self, *requests: bytes) -> list[Frame]:
-        """The answers to one read."""
+        """Returns the responses to one read."""
         self.sink.content.clear()
         self.connection.data_received(b"".join(requests))
         for _ in range(4):
@@ -64,7 +64,7 @@ class Client:
         return FrameDecoder().feed(bytes(self.sink.content))
 
     def state(self) -> object:
-        """Everything pops and acknowledgements leave behind, but for records of the revive topic."""
+        """Returns all state left behind by pops and acknowledgements, except records of the revive topic."""
         pop, stats = self.broker.pop, self.broker.stats
         table = sorted(
             (one.key, one.invisible_ms, one.revive_queue_id, one.revive_offset, list(one.offsets), one.acked)
@@ -115,7 +115,7 @@ def pop(opaque: int, clock: ManualClock, **changes: Any) -> bytes:
 
 
 def receipts(answer: Frame) -> list[tuple[str, str, int]]:
-    """Receipt, queue id and offset of each message of an answer."""
+    """Returns receipt, queue id and offset of each message of a response."""
     fields, found = answer.ext_fields, []
     starts = {
         tuple(entry.split(" ")[:2]): entry.split(" ")[2]
@@ -133,7 +133,7 @@ def receipts(answer: Frame) -> list[tuple[str, str, int]]:
 
 
 def without_hosts(answer: Frame) -> object:
-    """An answer without the ports of broker and client."""
+    """Returns a response without the ports of broker and client."""
     records = [(one.topic, one.queue_id, one.queue_offset, one.body) for one in decode_records(answer.body)]
     return answer.code, answer.opaque, answer.remark, answer.ext_raw, records
 

@@ -1,4 +1,4 @@
-"""Pulls without sockets: checks, filters, answers, and long polling on a clock that stands still."""
+"""Pulls without sockets: checks, filters, responses, and long polling on a manual clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ P = ParamSpec("P")
 
 
 def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a test in an event loop of its own."""
+    """Runs a test in its own event loop."""
 
     @functools.wraps(test)
     def run(*arguments: P.args, **named: P.kwargs) -> None:
@@ -87,7 +87,7 @@ class Puller:
         form: SerializeType = SerializeType.ROCKETMQ,
         **fields: Any,
     ) -> Frame | None:
-        """One pull; None when it waits."""
+        """Sends one pull; returns None when it waits."""
         asked = {
             "consumerGroup": "g",
             "topic": "T",
@@ -111,7 +111,7 @@ class Puller:
         return self.pull(offset, flags=PullFlag.SUBSCRIPTION | PullFlag.SUSPEND, **fields)
 
     def answers(self) -> list[Frame]:
-        """Of pulls that waited, since the last look."""
+        """Returns the responses of parked pulls since the last call."""
         sent = FrameDecoder().feed(b"".join(self.fake.sent))
         self.fake.sent.clear()
         return sent

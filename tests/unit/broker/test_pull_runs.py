@@ -1,4 +1,4 @@
-"""Pulls of one socket read answered together: the same answers and bookkeeping as one after the other."""
+"""Pulls of one socket read answered together: the same responses and bookkeeping as one by one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Broker:
             self.world.put(topic, number % 2, body, TAGS=f"tag{number % 3}", price=str(number))
 
     def serve(self, requests: Sequence[bytes]) -> list[bytes]:
-        """The bytes answered to one read; also those of pulls that waited and were answered meanwhile."""
+        """Returns the bytes answered to one read, including those of parked pulls that were answered meanwhile."""
         frames = FrameDecoder().feed(b"".join(requests))
         answers, at = list[bytes](), 0
         while at < len(frames):
@@ -67,7 +67,7 @@ class Broker:
         return answers
 
     def books(self) -> object:
-        """Everything a pull leaves behind."""
+        """Returns all state left behind by a pull."""
         stats, offsets = self.world.stats, self.world.offsets
         gets = {key: (one.count, one.bytes, one.times) for key, one in stats.gets.items()}
         first = [offsets.first_pull("g", "T", queue_id) for queue_id in range(2)]
@@ -107,7 +107,7 @@ def bodies(answers: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def kinds(rng: random.Random) -> list[dict[str, Any]]:
-    """What pulls differ in."""
+    """Returns the ways in which pulls differ."""
     commits = {"sysFlag": int(COMMITS), "commitOffset": rng.choice((20, 20, 20, 30, 10))}
     by_tags = [{"subscription": one} for one in ("tag1", "tag0 || tag2", "no such tag")]
     by_sql = [
@@ -132,7 +132,7 @@ def kinds(rng: random.Random) -> list[dict[str, Any]]:
 
 
 def any_pull(rng: random.Random, opaque: int) -> bytes:
-    """A pull of any kind, most of them for messages that are there."""
+    """Returns a pull of any kind, most of them for available messages."""
     return pull(
         rng.choice((0, 0, 1, 2, 3, 10, 30, 39, 40, 90, -3)),
         opaque=opaque,
@@ -208,7 +208,7 @@ def test_no_more_answers_are_made_than_a_peer_takes_at_once(
 
 def test_damaged_record_is_skipped_and_its_neighbours_are_given(broker: Broker) -> None:
     store = broker.world.store
-    store.reader.own_offset = store.max_log_offset  # as after a restart: what is read is checked
+    store.reader.own_offset = store.max_log_offset  # as after a restart: reads are verified
     (segment,) = Path(store.config.root, "commitlog").iterdir()
     with segment.open("r+b") as file:
         file.seek(FIXED_V4.size)

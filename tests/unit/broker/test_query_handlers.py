@@ -1,4 +1,4 @@
-"""Messages by key and by place, and raw queue units: 12, 33, 321, over a real store."""
+"""Messages by key and by position, and raw queue units: 12, 33, 321, over a real store."""
 
 from __future__ import annotations
 

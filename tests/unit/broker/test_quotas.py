@@ -1,4 +1,4 @@
-"""Quotas of sends by client and topic: what passes, what is refused, and what is free."""
+"""Quotas of sends by client and topic: accepted, refused and exempt sends."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def bounded(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class FakeNameServer:
-    """Keeps what it is asked and answers as told."""
+    """Records requests and sends scripted responses."""
 
     def __init__(self) -> None:
         self.requests: asyncio.Queue[Frame] = asyncio.Queue()
@@ -193,7 +193,7 @@ def test_changes_while_a_registration_is_under_way_are_sent_after_it(
             assert "Late" in wrapper_of(await server.next()).topic_config_table
             world.registration.refresh()
             await server.next()
-            # Now one is under way: its end must not swallow the next wish.
+            # Now one is in progress: its end must not swallow the next request.
             world.registration.refresh()
             await server.next()
 
@@ -303,7 +303,7 @@ def test_asks_before_it_registers_when_told_to(tmp_path: Path, monkeypatch: pyte
 
 
 async def skip_until(server: FakeNameServer, code: int) -> None:
-    """Take requests until one of ``code`` comes."""
+    """Takes requests until one with ``code`` arrives."""
     while (await server.requests.get()).code != code:
         pass
 
@@ -469,7 +469,7 @@ def test_a_real_name_server_gives_the_routes(tmp_path: Path) -> None:
 
 
 async def answer_with(ask: Callable[[], Coroutine[Any, Any, Frame]], code: int) -> Frame:
-    """Ask again until the answer has ``code``: there is nothing to wait on in another server."""
+    """Repeats the request until the response has ``code``: there is no event to wait for in another server."""
     answers: list[Frame] = []
 
     async def given() -> bool:

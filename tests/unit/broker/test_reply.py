@@ -1,4 +1,4 @@
-"""Request-reply: a reply reaches the client that asked, or its sender hears why not."""
+"""Request-reply: a reply reaches the requesting client, or its sender gets the reason why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pace of the background verification, and what it keeps over restarts."""
+"""The pace of the background verification, and its state across restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK: where a message goes that a consumer could not handle."""
+"""CONSUMER_SEND_MSG_BACK: the destination of a message that a consumer could not handle."""
 
 from __future__ import annotations
 

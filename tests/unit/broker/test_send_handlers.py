@@ -1,4 +1,4 @@
-"""The send path: the short way and the long way store the same, and nothing of a refused send is stored."""
+"""The send path: plain and general path store the same, and nothing of a refused send is stored."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sender:
     """A world with the send path in it, and one producer."""
 
     def __init__(self, directory: Path, *, together: bool = True, **options: object) -> None:
-        """``together``: the plain sends of a read are taken as one value, as without access control."""
+        """``together``: the plain sends of a read are processed as one value, as without access control."""
         self.sends_max = 64 if together else 0
         self.world = World(directory, **options)
         self.world.topic("T", queues=4)
@@ -71,7 +71,7 @@ class Sender:
         self.fake, self.connection = talking(5)
 
     def feed(self, *requests: bytes) -> list[Frame]:
-        """One socket read of requests; the answers in the order they were sent."""
+        """Processes one socket read of requests; returns the responses in the order they were sent."""
         self.fake.sent.clear()
         immediate = []
         frames: list[Frame] = []
@@ -125,7 +125,7 @@ def send(
 
 
 def test_first_and_later_sends_are_stored_alike(sender: Sender) -> None:
-    for opaque in range(3):  # the first goes the long way, the others the short one
+    for opaque in range(3):  # the first takes the general path, the others the plain one
         (answer,) = sender.feed(send(opaque))
         assert (answer.code, answer.opaque) == (0, opaque)
         assert answer.ext_fields["queueOffset"] == str(opaque)
@@ -319,8 +319,9 @@ def test_bug_while_storing_is_answered_and_does_not_reach_the_next_read(
 
 
 def test_a_message_of_an_orderly_group_goes_to_its_dead_letters_at_once(sender: Sender) -> None:
-    """Clients of 4.x send it back with a count that is at the limit, not beyond it. Seen with Apache: a group that
-    holds locks consumes in order, and sends back only what it gave up."""
+    """Clients of 4.x send it back with a count at the limit, not above it. Seen with Apache: a group that holds locks
+    consumes in order, and sends back only messages that exceeded their retries.
+    """
     sender.world.groups.update(SubscriptionGroupConfig(group_name="G"))
     retry = {"topic": "%RETRY%G", "queue_id": 0, "properties": "DELAY\x013\x02UNIQ_KEY\x01k\x02"}
     counts = {"j": "2", "l": "2"}
@@ -356,7 +357,7 @@ def test_a_queue_id_below_zero_is_spread_over_the_queues(sender: Sender) -> None
 def test_a_send_is_answered_with_what_became_of_its_flush(
     sender: Sender, monkeypatch: pytest.MonkeyPatch, flushed: bool, code: ResponseCode
 ) -> None:
-    """Row G13: under SYNC_FLUSH the producer learns that its message may not be on disk."""
+    """Row G13: under SYNC_FLUSH the response tells the producer that its message may not be on disk."""
     waiting: list[tuple[int, Callable[[bool], None]]] = []
     store = sender.world.store
     object.__setattr__(store.config, "flush_mode", FlushMode.SYNC)

@@ -73,7 +73,7 @@ def recorded(code: int) -> Any:
 
 
 def shape(value: Any) -> Any:
-    """Names of members, down to the first entry of each table."""
+    """Returns the names of members, down to the first entry of each table."""
     if not isinstance(value, dict):
         return type(value).__name__
     return {key: shape(item) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""``orbitmq admin``: declarations, parsing, printing, errors. What needs a cluster is in tests/integration."""
+"""``orbitmq admin``: declarations, parsing, printing, errors. Tests that need a cluster are in tests/integration."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_command_has_flags_that_do_not_clash_and_texts(command: Command) -> None
 
 
 def typed_names(text: str) -> set[str]:
-    """The options at the beginning of the lines of a help text."""
+    """Returns the options at the beginning of the lines of a help text."""
     lines = re.findall(r"^  (-[\w-]+(?:, -[\w-]+)*)", text, re.MULTILINE)
     return {name for line in lines for name in line.split(", ")}
 
@@ -402,7 +402,7 @@ def test_command_starts_without_what_it_does_not_need() -> None:
 
 
 class Terminal(io.StringIO):
-    """Says of itself that somebody looks."""
+    """Reports that it is interactive."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""docs/admin.md says what the tool does."""
+"""docs/admin.md matches the tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declarations and help of the short commands. What needs a broker is in tests/integration."""
+"""Declarations and help of the short commands. Tests that need a broker are in tests/integration."""
 
 from __future__ import annotations
 

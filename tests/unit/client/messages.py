@@ -1,4 +1,4 @@
-"""Messages as a consumer would get them, without a broker."""
+"""Messages as a consumer would receive them, without a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
 
 
 def received(offset: int, body: bytes = b"body", *, topic: str = "T", **properties: str) -> ReceivedMessage:
-    """A message at a queue offset."""
+    """Returns a message at a queue offset."""
     record = Record(
         topic=topic,
         queue_id=0,

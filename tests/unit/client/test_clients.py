@@ -1,4 +1,4 @@
-"""States of clients, local offsets, the plain facade and forks."""
+"""States of clients, local offsets, the synchronous facade and forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be sent is refused where it is written, in plain words."""
+"""Invalid messages are refused where they are created, with clear errors."""
 
 from __future__ import annotations
 

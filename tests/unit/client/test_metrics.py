@@ -1,4 +1,4 @@
-"""Figures of real clients, read with the libraries that collect them."""
+"""Metrics of real clients, read with the libraries that collect them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def broker() -> Iterator[RunningBroker]:
 
 
 def work(broker: RunningBroker, metrics: Any, name: str) -> tuple[sync.Producer, sync.PushConsumer]:
-    """Three sends and a batch of two; one handler of five fails."""
+    """Sends three messages and a batch of two; one handler of five fails."""
     topic = broker.create_topic(f"metrics-{name}")
     seen: queue.Queue[str] = queue.Queue()
     consumer = sync.PushConsumer(f"metrics-readers-{name}", broker.name_server, start="first")
@@ -49,7 +49,7 @@ def work(broker: RunningBroker, metrics: Any, name: str) -> tuple[sync.Producer,
             producer.send(Message(topic, "late"), queue=nowhere, timeout_s=0.1)
         assert {seen.get(timeout=10) for _ in range(5)} >= {"a", "b", "c", "d", "fails"}
     # A stopped consumer has called every hook.
-    return producer, consumer  # what they hold is shown as long as they live
+    return producer, consumer  # their state is shown as long as they live
 
 
 def test_prometheus_counts_sends_and_handlers(broker: RunningBroker) -> None:

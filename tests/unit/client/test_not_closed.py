@@ -1,4 +1,4 @@
-"""Clients nobody stopped, and ``tls=True``."""
+"""Clients that were not stopped, and ``tls=True``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients take from the environment where their code leaves it open."""
+"""Settings that clients take from the environment where their code does not set them."""
 
 from __future__ import annotations
 

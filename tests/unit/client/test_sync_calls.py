@@ -1,4 +1,4 @@
-"""The blocking calls are those of the asyncio clients."""
+"""The blocking calls match those of the asyncio clients."""
 
 from __future__ import annotations
 

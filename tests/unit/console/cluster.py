@@ -1,4 +1,5 @@
-"""A broker and a name server that answer the requests of a console from memory; the console is asked without HTTP."""
+"""A broker and a name server that answer the requests of a console from memory; the console is called without HTTP.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def ok(header: Header | None = None, body: bytes = b"") -> Frame:
 
 
 class Cluster:
-    """Every topic has one queue. ``asked`` has the address of every request."""
+    """Every topic has one queue. ``asked`` holds the target address of every request."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.clock = ManualClock(now_ms)
@@ -59,7 +60,7 @@ class Cluster:
     def store(
         self, topic: str, body: bytes, properties: Mapping[str, str] | None = None, *, sys_flag: int = 0
     ) -> str:
-        """Store a message; returns its unique id."""
+        """Stores a message; returns its unique id."""
         rows = self.records.setdefault(topic, [])
         log_offset = sum(map(len, self.records.values())) * 1_000_000
         unique = f"7F0000010001{len(rows):020X}"
@@ -178,14 +179,14 @@ class Cluster:
         """Nothing is open."""
 
     def offset_id(self, topic: str, index: int) -> str:
-        """The id by which the broker finds a record."""
+        """Returns the id by which the broker finds a record."""
         found = self.records[topic][index].offset_message_id
         assert parse_offset_message_id(found)
         return found
 
 
 class Browser:
-    """A console over a cluster, asked as a browser would."""
+    """A console over a cluster, queried like a browser would."""
 
     def __init__(self, cluster: Cluster, settings: ConsoleSettings) -> None:
         self.cluster = cluster
@@ -202,7 +203,7 @@ class Browser:
         return await self.client.get(path, params=query or None)
 
     async def post(self, action: str, **form: str) -> httpx.Response:
-        """A form of a page, not confirmed unless it says so."""
+        """Submits a form of a page; it is confirmed only if requested."""
         token = _TOKEN.search((await self.get("/topics")).text)
         assert token is not None
         return await self.client.post(f"/do/{action}", data={"token": token.group(1), **form})
@@ -211,7 +212,7 @@ class Browser:
 def browse(
     cluster: Cluster, work: Callable[[Browser], Awaitable[T]], settings: ConsoleSettings | None = None
 ) -> T:
-    """Run ``work`` with a browser of a console over the cluster."""
+    """Runs ``work`` with a browser of a console over the cluster."""
 
     async def run() -> T:
         browser = Browser(cluster, settings or ConsoleSettings())

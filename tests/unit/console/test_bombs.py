@@ -1,4 +1,4 @@
-"""A page costs what it shows, not what small compressed bodies inflate to."""
+"""The cost of a page depends on what it shows, not on the inflated size of small compressed bodies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ZLIB = int(SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZLIB)
 
 @pytest.fixture(scope="module")
 def bombs() -> Cluster:
-    """Twelve messages of 40 KB that inflate to 40 MiB each, and the same as dead letters."""
+    """Returns a cluster with twelve messages of 40 KB that inflate to 40 MiB each, and the same as dead letters."""
     cluster = Cluster()
     for number in range(12):
         properties = {"KEYS": "k", "TAGS": "t", "number": str(number), "RETRY_TOPIC": "orders"}
@@ -34,7 +34,7 @@ def bombs() -> Cluster:
 
 
 def peak_mib(cluster: Cluster, work: Callable[[Browser], Awaitable[None]], bodies: Bodies) -> float:
-    """What the work takes, beyond what is there before it."""
+    """Returns the memory used by the work, above what was in use before."""
 
     async def measured(browser: Browser) -> float:
         await browser.get("/topics")  # compiles the templates

@@ -1,4 +1,4 @@
-"""The history keeps a day, thins out what is old, survives a restart, and is bounded."""
+"""The history keeps a day, thins out old samples, survives a restart, and is bounded."""
 
 from __future__ import annotations
 

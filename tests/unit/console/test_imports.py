@@ -12,7 +12,7 @@ ROOT = Path(orbitmq.console.__file__).parent
 
 
 def imports(path: Path) -> set[str]:
-    """Modules of the console that a module names in an import, wherever it stands."""
+    """Returns the modules of the console that a module imports, anywhere in it."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("orbitmq.console"):

@@ -1,4 +1,4 @@
-"""With bodies masked or off, no page, filter, search, form or download tells what a hidden word is."""
+"""With bodies masked or off, no page, filter, search, form or download reveals a hidden word."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HIDING = [Bodies.MASK, Bodies.OFF]
 
 
 def filled() -> Cluster:
-    """A message in a topic, and the same as a dead letter; another with a different secret."""
+    """Returns a cluster with a message in a topic, and the same as a dead letter; another with a different secret."""
     cluster = Cluster()
     for secret in (SECRET, "otherword"):
         body = json.dumps({"password": secret, "note": f"write to {MAIL}"}).encode()
@@ -49,12 +49,12 @@ def ask(cluster: Cluster, bodies: Bodies, path: str, **query: str) -> str:
 
 
 def rows(page: str) -> int:
-    """Messages a page lists."""
+    """Returns the number of messages a page lists."""
     return page.count('href="/messages/')
 
 
 def neutral(page: str, asked: str) -> str:
-    """A page without what it repeats of the question."""
+    """Returns a page without the parts of the query that it repeats."""
     return page.replace(asked, "").replace(quote_plus(asked), "").replace(quote(asked), "")
 
 

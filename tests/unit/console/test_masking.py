@@ -1,4 +1,4 @@
-"""What is shown of bodies."""
+"""The visible parts of bodies."""
 
 from __future__ import annotations
 

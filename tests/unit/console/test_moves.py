@@ -1,4 +1,4 @@
-"""Where the form "Move offsets" would set a group to."""
+"""The offsets to which the form "Move offsets" would set a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the overview lists under "Needs attention"."""
+"""The entries under "Needs attention" on the overview."""
 
 from __future__ import annotations
 

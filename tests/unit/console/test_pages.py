@@ -1,4 +1,4 @@
-"""What pages say when something is missing, unknown or not allowed."""
+"""The messages on pages when something is missing, unknown or not allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every test here that takes ``kernel`` runs twice: on the definition and on its compiled twin."""
+"""Every test in this folder that takes ``kernel`` runs twice: on the definition and on the compiled kernel."""
 
 from __future__ import annotations
 

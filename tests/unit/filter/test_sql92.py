@@ -1,4 +1,4 @@
-"""What an SQL92 expression selects, against what Apache's broker was seen to select."""
+"""The messages an SQL92 expression selects, compared with those that Apache's broker selected."""
 
 from __future__ import annotations
 

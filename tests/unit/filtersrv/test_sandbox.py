@@ -1,4 +1,4 @@
-"""A filter class in its process: what it selects, and what happens when it misbehaves."""
+"""A filter class in its process: the messages it selects, and the effects of faulty classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that the kernels write: the same bytes or fields as those of the general writer."""
+"""Responses written by the kernels: the same bytes or fields as those of the general writer."""
 
 from __future__ import annotations
 

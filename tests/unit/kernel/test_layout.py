@@ -33,7 +33,7 @@ FIELDS_AT = {
 
 
 def position(field: str) -> int:
-    """Where a field of the fixed part stands, found by packing a record that differs in it."""
+    """Returns where a field of the fixed part is, found by packing a record that differs in it."""
     plain = [b"\0" * 8 if name.endswith("_host") else 0 for name in FIXED_FIELDS]
     marked = list(plain)
     at = FIXED_FIELDS.index(field)

@@ -1,4 +1,4 @@
-"""The texts of POP: both kernels read what the typed readers read, and write what Apache writes."""
+"""The texts of POP: both kernels parse the same as the typed readers, and write the same as Apache."""
 
 from __future__ import annotations
 

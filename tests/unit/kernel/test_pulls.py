@@ -1,4 +1,4 @@
-"""The fields of a pull and its answer: what the kernels read and write is what the typed reader and writer do."""
+"""The fields of a pull and its response: the kernels read and write the same as the typed reader and writer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def typed(raw: bytes, form: SerializeType) -> PullFields | None:
 def assert_read_alike(
     kernel: Kernel, raw: bytes, *, form: SerializeType = ROCKETMQ, certain: bool = False
 ) -> None:
-    """The kernel reads what the typed reader reads, or leaves it to that; ``certain``: it does read it."""
+    """Checks that the kernel reads the same as the typed reader, or falls back to it; ``certain``: it must read it.
+    """
     values = kernel.pull_fields(raw, form == ROCKETMQ)
     if certain:
         assert values is not None

@@ -37,7 +37,7 @@ def message(**changes: Any) -> tuple[Any, ...]:
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
-    """What a call returns, or the class of what it raises."""
+    """Returns the result of a call, or the class of its exception."""
     try:
         return function(*arguments)
     except RecordError as error:

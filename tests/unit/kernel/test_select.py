@@ -1,4 +1,4 @@
-"""Choosing records by queue units: limits, tags, programs, what lies outside of the window. Both kernels."""
+"""Selecting records by queue units: limits, tags, programs, units outside of the window. Both kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ FAR_AWAY = 1 << 62
 
 
 def log_of(count: int, *, host: bytes = HOST, topic: str = "T", gap: bytes = b"") -> tuple[bytes, bytes]:
-    """A window and the units of its records: record ``n`` has the tag code ``n % 3`` and the property ``a`` = n."""
+    """Returns a window and the units of its records: record ``n`` has the tag code ``n % 3`` and the property ``a`` =
+    n.
+    """
     window, units = b"", b""
     for number in range(count):
         message = NewMessage(topic, 0, b"x" * (number % 7), b"a\x01%d\x02" % number, 1, host)
@@ -97,7 +99,7 @@ def test_tag_codes_are_compared_before_bytes_are_counted(kernel: Kernel) -> None
         units, 0, (window, BASE), (32, FAR), (0, 0), wanted, (*QUEUE, FAR_AWAY)
     )
     assert (at, count, len(bounds)) == (9, 3, 3 * SLICE.size)
-    # The last unit that does not match is passed over, the next that matches is not.
+    # The last unit that does not match is skipped, the next that matches is not.
     at, count, _, _, _, _ = kernel.select(
         units, 0, (window, BASE), (32, size_of(units, 1)), (0, 0), wanted, (*QUEUE, FAR_AWAY)
     )
@@ -152,7 +154,7 @@ def test_record_outside_of_the_window_ends_the_call(kernel: Kernel, unit: tuple[
             units + UNIT.pack(*unit) + units, 0, (window, BASE), (32, FAR), (0, 0), wanted, (*QUEUE, FAR_AWAY)
         )
         assert (at, count, is_outside) == (3, 3 if wanted is None else 0, True)
-    # After the last record that may be selected nothing is looked at.
+    # Nothing after the last selectable record is examined.
     assert not kernel.select(
         units + UNIT.pack(*unit), 0, (window, BASE), (3, FAR), (0, 0), None, (*QUEUE, FAR_AWAY)
     )[4]
@@ -274,7 +276,7 @@ def test_record_of_another_queue_or_number_is_damaged(kernel: Kernel, queue: tup
     for wanted in (None, kernel.Filter({0, 1, 2})):
         found = kernel.select(units, 0, (window, BASE), (32, FAR), (0, 0), wanted, (*queue, FAR_AWAY))
         assert found == (3, 0, 0, b"", False, (0, 1, 2))
-    # What a tag excludes is not looked at.
+    # Records excluded by a tag are not examined.
     assert kernel.select(units, 0, (window, BASE), (32, FAR), (0, 0), kernel.Filter({1}), (*queue, FAR_AWAY))[
         5
     ] == (1,)

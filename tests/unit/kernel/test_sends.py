@@ -43,7 +43,7 @@ def split(kernel: Kernel, data: bytes, sends_max: int = 64) -> list[Any]:
 
 
 def sends(kernel: Kernel, data: bytes) -> Any:
-    """The only value of a read, stamped."""
+    """Returns the only value of a read, stamped."""
     (found,) = split(kernel, data)
     assert isinstance(found, kernel.Sends)
     assert found.stamp(V4, ADDED, BODY_MAX)

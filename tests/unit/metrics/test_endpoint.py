@@ -1,4 +1,4 @@
-"""The HTTP side: what is asked, what is answered, and what a bad peer can do (nothing)."""
+"""The HTTP side: requests, responses, and that a malicious peer can do no harm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UP = Declared("up", Kind.GAUGE, "It is up.")
 
 
 class Server:
-    """Pages whose answers a test chooses."""
+    """Pages whose responses a test chooses."""
 
     def __init__(self) -> None:
         self.alive = self.ready = ""
@@ -56,7 +56,7 @@ async def ask(port: int, request: bytes) -> bytes:
 
 
 async def cut(answer: Awaitable[bytes]) -> bool:
-    """Whether the connection ended without a word."""
+    """Returns whether the connection ended without a response."""
     try:
         return await answer == b""
     except ConnectionError:

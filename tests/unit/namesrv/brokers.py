@@ -1,4 +1,4 @@
-"""Registrations as tests write them, and the invariants of the table."""
+"""Registrations for tests, and the invariants of the table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def registration(
     filter_servers: list[str] | None = None,
     mappings: Mapping[str, Any] | None = None,
 ) -> Registration:
-    """A broker's full registration; the address follows from name and id unless it is given."""
+    """Returns a broker's full registration; the address follows from name and id unless it is given."""
     configs = [topic_config(topic) if isinstance(topic, str) else topic for topic in topics]
     address = address if address is not None else f"{name}{broker_id}:1"
     return Registration(
@@ -68,7 +68,7 @@ def perms(table: RouteTable, topic: str) -> dict[str, int]:
 
 
 def check_invariants(table: RouteTable) -> None:
-    """The numbered invariants in the table's docstring; reads its private parts on purpose."""
+    """Checks the numbered invariants in the table's docstring; reads its private parts on purpose."""
     for name, broker in table._brokers.items():
         assert broker.broker_addrs, f"{name} has no address"
     live = {(entry.broker_name, broker_key.address) for broker_key, entry in table._live.items()}

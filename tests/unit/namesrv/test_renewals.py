@@ -1,4 +1,4 @@
-"""A registration that says what the last one did is not read again; everything else is."""
+"""A registration identical to the previous one is not parsed again; every other one is."""
 
 from __future__ import annotations
 

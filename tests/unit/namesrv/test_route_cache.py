@@ -1,4 +1,4 @@
-"""Prepared answers: both dialects, the bound, and queries read once."""
+"""Cached responses: both dialects, the bound, and queries parsed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The route table: registration rules, liveness, acting masters, permissions, what clients see."""
+"""The route table: registration rules, liveness, acting masters, permissions, the clients' view."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_slave_that_becomes_master_keeps_one_id(table: RouteTable) -> None:
 def test_id_held_by_another_address_with_a_newer_epoch_is_not_given_away(table: RouteTable) -> None:
     table.register(registration(epoch=5, address="new:1"))
     table.register(registration(broker_id=1, epoch=5, address="old:1"))
-    # The old master comes back, still thinking it is one.
+    # The old master returns, still believing it is master.
     assert table.register(registration(epoch=4, address="old:1", version=7)) == Registered()
     assert addresses(table) == {0: "new:1"}
     assert table.data_version(BrokerKey(CLUSTER, "old:1")) is None

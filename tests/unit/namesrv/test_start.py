@@ -1,4 +1,4 @@
-"""What the log says at the start of a name server."""
+"""The log lines at the start of a name server."""
 
 from __future__ import annotations
 

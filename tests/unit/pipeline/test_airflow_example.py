@@ -1,4 +1,4 @@
-"""The Airflow example with stand-ins for Airflow: its commands exist, exit codes and status mean what it says."""
+"""The Airflow example with stand-ins for Airflow: its commands exist, and exit codes and status are correct."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, code: int, output: str = "") -> list
 
 
 def check_options(command: list[str]) -> None:
-    """Each subcommand and option exists."""
+    """Checks that each subcommand and option exists."""
     at = command.index("orbitmq")
     assert command[at + 1] == "pipeline"
     found = pipeline_commands.commands[command[at + 2]]

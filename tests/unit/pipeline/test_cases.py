@@ -1,4 +1,4 @@
-"""Test cases of pipelines: files to rows, rows to messages, and the comparison with its words."""
+"""Test cases of pipelines: files to rows, rows to messages, and the comparison with its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running pipeline shows, counts, and says when it fails."""
+"""The output and counters of a running pipeline, and its messages when it fails."""
 
 from __future__ import annotations
 

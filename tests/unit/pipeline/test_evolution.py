@@ -1,4 +1,4 @@
-"""Which changes of columns a table takes."""
+"""The column changes that a table accepts."""
 
 from __future__ import annotations
 

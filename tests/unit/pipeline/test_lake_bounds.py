@@ -1,4 +1,4 @@
-"""Bounds of columns, from the footers of files, as Delta's log keeps them."""
+"""Column bounds from the footers of files, as stored in Delta's log."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_delta_table_with_bounds_gives_the_rows_of_a_filter(tmp_path: Path) ->
     ]
     table.create_write_transaction(actions, "append", table.schema(), [])
     table = DeltaTable(str(tmp_path))
-    # deltalake takes the bounds for granted when it reads with a filter.
+    # deltalake relies on the bounds when it reads with a filter.
     found = table.to_pyarrow_table(filters=[("at", "=", AT.replace(minute=1))])
     assert sorted(found["id"].to_pylist()) == [10, 19]
     flat = pa.table(table.get_add_actions(flatten=True)).to_pydict()

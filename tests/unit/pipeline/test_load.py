@@ -1,4 +1,4 @@
-"""Files of pipelines: what is read, and what an author is told when it is wrong."""
+"""Pipeline files: what is read, and the errors for an incorrect file."""
 
 from __future__ import annotations
 

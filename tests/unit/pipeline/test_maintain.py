@@ -1,4 +1,4 @@
-"""Joining the files of tables, without Spark."""
+"""Compacting the files of tables, without Spark."""
 
 from __future__ import annotations
 

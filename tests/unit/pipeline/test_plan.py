@@ -1,4 +1,4 @@
-"""What follows from a pipeline, without Spark."""
+"""The plan derived from a pipeline, without Spark."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_changes_are_refused_where_they_could_not_be_applied() -> None:
 
 
 def test_process_that_has_read_a_pipeline_ends_in_order() -> None:
-    """A union that msgspec handles wrongly crashed one process of four while the interpreter ended."""
+    """A union that msgspec handles incorrectly crashed one process in four at interpreter exit."""
     program = (
         "import msgspec\n"
         "from orbitmq.pipeline import spec\n"

@@ -1,4 +1,4 @@
-"""What ``orbitmq pipeline status`` reads: the file a running stream keeps, and Spark's checkpoints."""
+"""The input of ``orbitmq pipeline status``: the status file of a running stream, and Spark's checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def status_file(directory: Path, clock: ManualClock) -> StatusFile:
 
 
 def checkpoint(directory: Path, planned: int, committed: int) -> None:
-    """As Spark leaves one."""
+    """Writes a checkpoint like Spark's."""
     place = directory / "state" / "lake"
     for log in ("offsets", "commits"):
         (place / log).mkdir(parents=True)

@@ -142,7 +142,7 @@ def _is_allowed(access: Access, *rights: Right) -> bool:
 
 
 def test_retry_topics_take_more_than_the_right_on_a_group(access: Access) -> None:
-    """Brokers know which group and topic own ``%RETRY%pay_roll``, but a proxy asks them with its own rights."""
+    """Brokers know which group and topic own ``%RETRY%pay_roll``, but a proxy queries them with its own rights."""
     assert _is_allowed(access, Right.sub_group("eve"), Right.sub_topic("eve"))
     for name in ("pay", "pay_roll", "eve"):
         assert not _is_allowed(access, Right.sub_group("eve"), Right.sub_topic(f"%RETRY%{name}"))

@@ -1,4 +1,4 @@
-"""Acknowledging, hiding longer, dead letters and renewal, before brokers that note what they are asked."""
+"""Acknowledging, extending the invisible time, dead letters and renewal, with brokers that record their requests."""
 
 from __future__ import annotations
 

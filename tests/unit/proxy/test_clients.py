@@ -1,4 +1,4 @@
-"""The table of clients: who is in it, for how long, how much it may hold, and the settings they get."""
+"""The table of clients: which clients it holds, for how long, how much it may hold, and the settings they get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands to clients and their answers, and what the proxy remembers of servers."""
+"""Commands to clients and their responses, and the proxy's memory of servers."""
 
 from __future__ import annotations
 

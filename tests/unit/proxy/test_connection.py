@@ -37,7 +37,7 @@ class Got(NamedTuple):
 
 
 class Transport:
-    """Keeps what is written."""
+    """Records writes."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -72,14 +72,14 @@ class Transport:
 
 
 class Endless(Turns):
-    """A turn ends when everything is served, on a machine that stalls as well."""
+    """A turn ends when everything is served, even on a machine that stalls."""
 
     def until(self) -> float:
         return math.inf
 
 
 class Hasty(Turns):
-    """The first turn is over at once."""
+    """The first turn ends immediately."""
 
     def until(self) -> float:
         return 0.0
@@ -153,7 +153,7 @@ class Peer:
         self.connection.data_received(b"".join(frames))
 
     def got(self) -> list[Got]:
-        """The frames written since the last time."""
+        """Returns the frames written since the last call."""
         data, found = bytes(self.transport.written), []
         self.transport.written.clear()
         while data:
@@ -204,7 +204,7 @@ def prefixed(message: bytes, compressed: int = 0) -> bytes:
 
 
 def status_of(got: list[Got], stream_id: int = 1) -> tuple[str, str]:
-    """Code and text at the end of a call."""
+    """Returns code and text at the end of a call."""
     end = [one for one in got if one.kind == HEADERS and one.stream_id == stream_id and one.flags & 1]
     fields = HeaderDecoder().decode(end[0].payload)
     message = fields.get("grpc-message")
@@ -311,7 +311,7 @@ def test_client_that_resets_a_call_cancels_its_handler() -> None:
         assert peer.ended == ["cancelled"]
         assert not peer.connection.calls
         assert peer.connection.held_bytes == 0
-        # One that is reset before its handler began never begins.
+        # A call reset before its handler began never begins.
         peer.send(request(3, "/later"), frame(RESET, 0, 3, bytes(4)))
         await turns()
         assert len(peer.calls) == 1

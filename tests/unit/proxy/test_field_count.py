@@ -15,7 +15,7 @@ MANY = 1 << 19
 
 
 def nested(number: int, data: bytes) -> bytes:
-    """A field of that number with ``data`` as its message."""
+    """Returns a field of that number with ``data`` as its message."""
     size, out = len(data), bytearray([number << 3 | 2])
     while size > 0x7F:
         out.append(size & 0x7F | 0x80)

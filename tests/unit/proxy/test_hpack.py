@@ -53,7 +53,7 @@ def test_literal_is_read_back() -> None:
     "block",
     [
         "80",  # index 0
-        "be",  # an entry that is not there
+        "be",  # a nonexistent entry
         "40",  # ends after the first byte
         "0085",  # a name that is cut
         "00017881ff",  # a value of padding only, eight bits of it

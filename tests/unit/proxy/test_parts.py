@@ -161,7 +161,7 @@ def test_proxy_header_names_the_client() -> None:
 
 
 class _Ends:
-    """Brokers that keep the ends of transactions they are told; ``body`` answers queries."""
+    """Brokers that record the ends of transactions they receive; ``body`` answers queries."""
 
     def __init__(self, body: bytes = b"") -> None:
         self.places: list[int] = []

@@ -1,4 +1,4 @@
-"""ReceiveMessage: what a broker is asked for, and what becomes of its answer."""
+"""ReceiveMessage: the request to the broker, and how its response is handled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to QueryRoute and QueryAssignment."""
+"""Responses to QueryRoute and QueryAssignment."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_everyone_is_assigned_all_that_can_be_read() -> None:
 
 @pytest.mark.parametrize("what", ["addresses", "host", "namespace"])
 def test_what_is_answered_for_each_queue_is_bounded(what: str) -> None:
-    """Else a request of a megabyte would be answered with one for each queue."""
+    """Otherwise a request of a megabyte would get a response of a megabyte for each queue."""
     endpoints = pb.Endpoints(scheme=pb.DOMAIN_NAME)
     topic = pb.Resource(name="T")
     if what == "addresses":

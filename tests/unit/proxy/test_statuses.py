@@ -1,4 +1,4 @@
-"""How failures of brokers look to clients."""
+"""The mapping of broker failures to client statuses."""
 
 from __future__ import annotations
 

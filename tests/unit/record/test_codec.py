@@ -13,7 +13,7 @@ from orbitmq.kernel.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from orbitmq.record.codec import decode_record, decode_records, encode_record, encode_records, record_size
 from orbitmq.record.compression import Compression, compress_body
 
-# What Apache's own encoder makes of this message.
+# The bytes that Apache's own encoder produces for this message.
 VECTOR = bytes.fromhex(
     "0000006b daa320a7 58932aac 00000003 00000006 0000000000000004 0000000000000005 00000000 0000000000000001"
     "01020304 00000005 0000000000000002 06070809 00002a9f 00000007 0000000000000008 00000002 6869 06"
@@ -150,7 +150,8 @@ def test_decode_of_a_flipped_byte_is_refused_or_gives_a_record_of_the_same_size(
         record = decode_record(bytes(damaged))
     except RecordError:
         return
-    # What no checksum covers passes: numbers, hosts, topic and properties. Sizes, magic, CRC and body never do.
+    # Changes not covered by a checksum pass: numbers, hosts, topic and properties. Sizes, magic, CRC and body never
+    # do.
     assert 12 <= at < 84 or at > 90
     assert record.size == len(VECTOR)
 

@@ -130,7 +130,7 @@ def test_scan_takes_zero_bytes_inside_a_property_value() -> None:
 
 
 def ending_with_zero(size: int) -> bytes:
-    """A record of that many bytes whose properties end with a zero, as only Apache stores it."""
+    """Returns a record of that many bytes whose properties end with a zero, as only Apache stores it."""
     plain = encode_record(Sent(properties=b"a\x01"), 0, 0, 99, HOST)
     record = encode_record(Sent(properties=b"a\x01".ljust(2 + size - len(plain), b"v")), 0, 0, 99, HOST)
     assert len(record) == size

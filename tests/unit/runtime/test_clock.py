@@ -1,4 +1,4 @@
-"""Clocks that are set, forwards and back."""
+"""Clocks that are set forwards and backwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: one event, one line, whatever a peer puts into a name."""
+"""Log lines: one event, one line, whatever a peer uses as a name."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_safe_file_on_a_full_disk_leaves_the_old_content(tmp_path: Path) -> None
 
 @pytest.fixture
 def root_logger() -> Iterator[logging.Logger]:
-    """The root logger; what a test changes of logging is put back."""
+    """Yields the root logger; changes to the logging configuration are undone."""
     root = logging.getLogger()
     handlers, level, raising = list(root.handlers), root.level, logging.raiseExceptions
     yield root

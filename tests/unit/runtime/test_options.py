@@ -214,7 +214,7 @@ CONFIGS: tuple[type[Any], ...] = (
 
 
 def test_every_option_is_read_or_says_why_it_has_no_effect() -> None:
-    """Anything else would be accepted in silence."""
+    """Any other option would be accepted silently."""
     shown = "runtime_info.py"  # prints the sizes of queues that do not exist here
     texts = [path.read_text() for path in ROOT.rglob("*.py") if path.name != shown]
     read = {name for text in texts for name in re.findall(r"\.([a-z_0-9]+)\b", text)}

@@ -1,4 +1,4 @@
-"""Where Linux' own calls are missing, as on macOS: files, locks, and a broker with its clients."""
+"""Systems without Linux's own calls, such as macOS: files, locks, and a broker with its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever holds the event loop is counted and named in the log."""
+"""Code that blocks the event loop is counted and named in the log."""
 
 from __future__ import annotations
 

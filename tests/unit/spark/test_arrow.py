@@ -1,4 +1,4 @@
-"""Records to Arrow columns: equal to the plain decoder, row by row, whatever the messages are."""
+"""Records to Arrow columns: equal to the plain decoder, row by row, for any messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def record(number: int = 0, **changes: Any) -> bytes:
 
 
 def row_of(record_bytes: bytes, broker: str | None) -> dict[str, Any]:
-    """What a row must be, from the plain decoder."""
+    """Returns the expected row, from the plain decoder."""
     plain = decode_record(record_bytes)
     whole = decode_record(record_bytes, decompress=True)
     properties = plain.property_map()

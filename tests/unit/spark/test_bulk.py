@@ -1,4 +1,4 @@
-"""Requests in flight on one connection: every one gets its own outcome, whatever the broker does."""
+"""Requests in flight on one connection: each gets its own outcome, whatever the broker does."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def requests(connection: socket.socket) -> Iterator[Frame]:
 
 
 def reads(connection: socket.socket) -> Iterator[list[Frame]]:
-    """The requests of each read."""
+    """Yields the requests of each read."""
     decoder = FrameDecoder()
     while data := connection.recv(65_536):
         yield decoder.feed(data)

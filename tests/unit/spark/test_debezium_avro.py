@@ -29,7 +29,7 @@ def stub() -> Iterator[RegistryStub]:
 
 
 def avro_schema(node: dict[str, Any], seen: dict[str, int]) -> Any:
-    """A Connect schema as converters of registries write it."""
+    """Returns a Connect schema as registry converters write it."""
     kind: Any = _AVRO.get(node["type"], node["type"])
     found: dict[str, Any] = {"type": kind}
     if node.get("name"):
@@ -56,7 +56,7 @@ def avro_schema(node: dict[str, Any], seen: dict[str, int]) -> Any:
 
 
 def avro_value(value: Any, node: dict[str, Any]) -> Any:
-    """The value in the converter's hands."""
+    """Returns the value in the converter's representation."""
     if value is None:
         return None
     if node["type"] == "bytes":

@@ -1,4 +1,4 @@
-"""Avro and Protobuf bodies as Arrow columns, whatever the bytes are."""
+"""Avro and Protobuf bodies as Arrow columns, for any bytes."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ AVRO = AvroDecoder(json.dumps(ORDER))
 
 
 def descriptor_set() -> descriptor_pb2.FileDescriptorSet:
-    """What ``protoc --include_imports --descriptor_set_out`` writes for a file of this content."""
+    """Returns the output of ``protoc --include_imports --descriptor_set_out`` for a file with this content."""
     field = descriptor_pb2.FieldDescriptorProto
     one = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     one.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"])

@@ -1,4 +1,4 @@
-"""Lag by topic, from what Spark reports."""
+"""Lag by topic, computed from Spark's reports."""
 
 from __future__ import annotations
 

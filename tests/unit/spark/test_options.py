@@ -1,4 +1,4 @@
-"""Options of the readers: accepted values, and errors that say what is accepted."""
+"""Options of the readers: accepted values, and errors that list them."""
 
 from __future__ import annotations
 

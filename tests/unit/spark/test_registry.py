@@ -1,4 +1,4 @@
-"""Schemas of a registry, and bodies that name them."""
+"""Schemas of a registry, and bodies that refer to them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_avro_of_every_version_is_read_into_the_latest_columns(stub: RegistryStu
     assert all("no header" in str(text) for text in texts[3:6])
     assert "schema 999" in texts[6]
     assert "4 bytes follow" in texts[7]
-    # A schema id that is registered later is found then; no id known is asked for again.
+    # A schema id registered later is found then; known ids are not queried again.
     asked = len(stub.asked)
     decoder.decode([framed(one, b"\2\0"), framed(two, b"\2\0")])
     assert len(stub.asked) == asked
@@ -163,7 +163,7 @@ message Order {
 
 
 def compiled(texts: dict[str, str], name: str) -> descriptor_pb2.FileDescriptorSet:
-    """What a registry would hand out, by the real compiler."""
+    """Returns the schema that a registry would serve, built by the real compiler."""
     import tempfile
     from pathlib import Path
 

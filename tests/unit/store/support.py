@@ -1,4 +1,4 @@
-"""A store on a disk in memory, and messages for it."""
+"""A store on an in-memory disk, and messages for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE_UNITS = 8
 
 
 def config(**changes: Any) -> StoreConfig:
-    """Tiny files, so that a few messages cross every border."""
+    """Returns tiny file sizes, so that a few messages cross every boundary."""
     sizes: dict[str, Any] = {
         "root": ROOT,
         "segment_bytes": SEGMENT_BYTES,
@@ -44,7 +44,7 @@ def open_store(
     filter_bitmap: Bitmap | None = None,
     **changes: Any,
 ) -> MessageStore:
-    """Opened, without a worker thread."""
+    """Opens a store without a worker thread."""
     store = MessageStore(
         config(**changes),
         fs=fs,
@@ -59,7 +59,7 @@ def open_store(
 def message(
     number: int = 0, *, topic: str = "TopicA", queue_id: int = 0, body: bytes | None = None, **fields: Any
 ) -> NewMessage:
-    """A message whose body tells its number."""
+    """Returns a message whose body contains its number."""
     return NewMessage(
         topic=topic,
         queue_id=queue_id,
@@ -72,7 +72,7 @@ def message(
 
 
 def decoded(slices: list[memoryview]) -> list[Record]:
-    """The records of a read."""
+    """Returns the records of a read."""
     data = b"".join(slices)
     records: list[Record] = []
     position = 0
@@ -84,7 +84,7 @@ def decoded(slices: list[memoryview]) -> list[Record]:
 
 
 def bodies(store: MessageStore, topic: str = "TopicA", queue_id: int = 0) -> list[bytes]:
-    """Every readable body of a queue, in order, read as a consumer does."""
+    """Returns every readable body of a queue, in order, read like a consumer."""
     found: list[bytes] = []
     offset = max(0, store.min_offset(topic, queue_id))
     while offset < store.max_offset(topic, queue_id):

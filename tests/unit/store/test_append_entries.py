@@ -1,4 +1,4 @@
-"""A batch stored straight from its row must leave what storing its messages one by one leaves."""
+"""A batch stored directly from its row must leave the same state as storing its messages one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entries(count: int, *, properties: bytes = b"") -> list[Entry]:
 
 
 def begun(fs: FaultyFileSystem, **changes: Any) -> MessageStore:
-    """A store with a message in it: the first one of a segment takes the general way."""
+    """Returns a store with one message in it: the first message of a segment takes the general path."""
     store = open_store(fs, **changes)
     store.append(message(0, topic="Other"))
     return store
@@ -79,7 +79,7 @@ def one_by_one(store: MessageStore, wanted: NewMessage) -> None:
 
 
 def content(fs: FaultyFileSystem, store: MessageStore) -> dict[str, bytes]:
-    """Every byte of a closed store: log, queues, index, checkpoint."""
+    """Returns every byte of a closed store: log, queues, index, checkpoint."""
     store.close()
     return {path: fs.content(path) for path in fs.paths()}
 
@@ -133,7 +133,7 @@ def test_any_row_leaves_what_its_messages_leave(row: list[Entry]) -> None:
 
 
 def even(count: int, *, before: bytes = b"", behind: bytes = b"", first: int = 0) -> list[Entry]:
-    """Messages that differ in body and unique key alone, as a producer's do."""
+    """Returns messages that differ only in body and unique key, like those of a producer."""
     return [
         (
             7,

@@ -1,4 +1,4 @@
-"""The store as a whole: life, facts, replication, cuts, retention, deletion."""
+"""The store as a whole: life cycle, facts, replication, truncation, retention, deletion."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_query_finds_by_key_within_times_and_bounds_the_count() -> None:
 
 
 def replicated(source: MessageStore, piece_bytes: int) -> tuple[MessageStore, list[tuple[str, int]]]:
-    """A second store that got the first one's log in pieces."""
+    """Returns a second store that received the first one's log in pieces."""
     arrived: list[tuple[str, int]] = []
     replica = open_store(
         FaultyFileSystem(), arrived=[lambda topic, queue_id: arrived.append((topic, queue_id))]
@@ -508,7 +508,7 @@ def test_post_is_used_for_every_report_of_the_worker(tmp_path: Path) -> None:
 
 
 def refusal(replica: MessageStore, start: int, data: bytes) -> str:
-    """Append bytes as a slave does; returns the reason when a record in them is damaged."""
+    """Appends bytes like a slave; returns the reason when a record in them is damaged."""
     try:
         replica.append_raw(start, data)
     except CorruptionError as error:

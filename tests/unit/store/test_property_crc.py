@@ -33,7 +33,7 @@ def with_crc(fs: FaultyFileSystem | None = None) -> MessageStore:
 
 
 def written() -> tuple[FaultyFileSystem, list[tuple[int, int]]]:
-    """The disk of a store that was closed, and log offset and size of each record."""
+    """Returns the disk of a store that was closed, and log offset and size of each record."""
     fs = FaultyFileSystem()
     store = with_crc(fs)
     records = [store.append(message(number)) for number in range(COUNT)]

@@ -1,4 +1,4 @@
-"""The disk that fails on request must itself be right, or crash tests prove nothing."""
+"""Tests the disk that fails on request: if it were wrong, crash tests would prove nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock that stands still."""
+"""The manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates made for a test, as the PEM files an operator would have."""
+"""Certificates created for a test, as the PEM files an operator would have."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Running a coroutine test on plain asyncio and on uvloop, with nothing left behind.
+"""Runs a coroutine test on plain asyncio and on uvloop, with nothing left behind.
 
-A test fails when it does not end in time, when the loop reports an exception nobody handled, or when a task
-survives it.
+A test fails when it does not end in time, when the loop reports an unhandled exception, or when a task survives it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DEADLINE_S = 120.0
 
 
 def run(loop_kind: str, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run ``test`` on a loop of its own."""
+    """Runs ``test`` on its own loop."""
     unhandled: list[dict[str, Any]] = []
 
     async def bounded() -> None:
@@ -38,7 +37,7 @@ def run(loop_kind: str, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make a coroutine function a test that runs once on each loop."""
+    """Makes a coroutine function a test that runs once on each loop."""
 
     def both(loop_kind: str, **fixtures: Any) -> None:
         run(loop_kind, lambda: test(**fixtures))

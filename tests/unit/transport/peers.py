@@ -1,4 +1,4 @@
-"""The other end of a connection, as a test wants it: raw bytes in and out, or frames."""
+"""The other end of a connection for tests: raw bytes in and out, or frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 async def serving(
     routes: Iterable[Route | RawRoute], *, limits: ServerLimits = ServerLimits(), tls: ServerTls | None = None
 ) -> AsyncIterator[Server]:
-    """A started server on a free port."""
+    """Yields a started server on a free port."""
     server = Server([Listener(HOST, 0, Router(routes))], limits=limits, tls=tls)
     await server.start()
     try:
@@ -43,7 +43,7 @@ def address_of(server: Server) -> str:
 
 
 class RawPeer:
-    """A socket that sends exactly what it is told and reads only when asked."""
+    """A socket that sends exactly the given bytes and reads only on request."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -63,14 +63,14 @@ class RawPeer:
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     async def receive(self) -> bytes:
-        """The next bytes; empty at the end of the stream, however it ended."""
+        """Returns the next bytes; empty at the end of the stream, however it ended."""
         try:
             return await asyncio.get_running_loop().sock_recv(self._socket, 1 << 20)
         except ConnectionError:
             return b""
 
     async def frame(self) -> Frame:
-        """The next whole frame."""
+        """Returns the next whole frame."""
         while not self._frames:
             data = await self.receive()
             assert data, "the server closed the connection instead of answering"
@@ -79,7 +79,7 @@ class RawPeer:
         return self._frames.popleft()
 
     async def closed_by_server(self) -> bytes:
-        """Wait for the end of the stream; returns what came before it."""
+        """Waits for the end of the stream; returns the bytes before it."""
         received = b""
         while data := await self.receive():
             received += data

@@ -1,4 +1,4 @@
-"""Staying awake: for whom, how long, and how rarely where it does not pay."""
+"""Busy-waiting: for which peers, how long, and how rarely where it does not pay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orbitmq.wire.frame import Frame
 
 
 class Turns:
-    """A loop that does nothing by itself, and its time."""
+    """A loop that is advanced manually, and its time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1.0
@@ -32,7 +32,7 @@ class Turns:
         self.planned.append(work)
 
     def turn(self, after_s: float = 0.0) -> bool:
-        """One turn of the loop; whether it would sleep now."""
+        """Runs one turn of the loop; returns whether it would sleep now."""
         self.now += after_s
         planned, self.planned = self.planned, []
         for work in planned:

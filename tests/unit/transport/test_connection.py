@@ -1,4 +1,4 @@
-"""One connection over a scripted transport: what is written when, and what a connection keeps."""
+"""One connection over a scripted transport: when it writes, and what it buffers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def answering(size_bytes: int) -> RawRoute:
 
 
 async def turn() -> None:
-    """Let the loop run what is ready."""
+    """Runs the ready callbacks of the loop."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -212,7 +212,7 @@ def pulls_of_a_read(count: int) -> bytes:
 
 
 def pull_router(served: list[list[int]], together: int) -> Router:
-    """Answers so many pulls together, and a pull that is divisible by seven on its own."""
+    """Returns a router that answers that many pulls together, and a pull divisible by seven on its own."""
 
     def serve(frames: list[Frame], at: int, peer: Connection) -> tuple[bytes | None, int]:
         row = itertools.takewhile(lambda frame: frame.pull is not None, frames[at : at + together])
@@ -588,7 +588,7 @@ async def test_a_kept_request_tells_how_long_it_waited() -> None:
 
 
 class ShiftedLoop:
-    """The running loop at a later time."""
+    """The running loop with a shifted clock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

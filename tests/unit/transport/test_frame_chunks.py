@@ -1,4 +1,4 @@
-"""The decoder gives the same frames, and the same error, for every way of cutting the stream."""
+"""The decoder returns the same frames, and the same error, for every chunking of the stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def encoded_frames(draw: st.DrawFn) -> bytes:
 
 
 def broken_frames() -> st.SearchStrategy[bytes]:
-    """What no reader may accept: lengths, header lengths, forms, texts."""
+    """Returns frames that no reader may accept: lengths, header lengths, forms, texts."""
 
     def framed(word: int, header: bytes) -> bytes:
         return struct.pack(">iI", 4 + len(header), word) + header
@@ -100,7 +100,7 @@ def test_decoder_serves_what_comes_before_a_broken_frame_for_every_chunking(
 
 
 def golden_streams() -> list[tuple[str, bytes]]:
-    """All recorded frames, one stream per kind of peer."""
+    """Returns all recorded frames, one stream per kind of peer."""
     streams: dict[str, list[bytes]] = {}
     for entry in golden.frames():
         for side in ("request", "response"):

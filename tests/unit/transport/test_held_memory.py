@@ -1,4 +1,4 @@
-"""The bound for everything the connections of one server hold, with holders of our own and with real sockets."""
+"""The bound on everything the connections of one server hold, with test holders and with real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports taken before serving, and what is said when one cannot be."""
+"""Ports bound before serving, and the error when one cannot be bound."""
 
 from __future__ import annotations
 

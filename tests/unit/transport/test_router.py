@@ -1,4 +1,4 @@
-"""Dispatch: from a frame to an answer, whatever the handler does."""
+"""Dispatch: from a frame to a response, whatever the handler does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TopicResponse(Header):
 
 
 class FakePeer:
-    """What a handler may touch of a connection, without one."""
+    """The parts of a connection that a handler may use."""
 
     remote_text = "127.0.0.1:1"
 

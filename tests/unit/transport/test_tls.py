@@ -33,7 +33,7 @@ def two_ends(certificates: Certificates, *, client_trusts: Path | None = None) -
 
 
 def shake_hands(client: TlsFilter, server: TlsFilter) -> tuple[bytes, bytes]:
-    """Carry bytes to and fro until both are silent; returns the plain bytes each end read."""
+    """Carries bytes back and forth until both are silent; returns the plain bytes each end read."""
     read_by_client = read_by_server = b""
     to_server = client.start()
     assert to_server[0] == TLS_RECORD_START

@@ -28,7 +28,7 @@ class RecordedFrame(msgspec.Struct, frozen=True):
 
 @cache
 def recorded_frames() -> list[RecordedFrame]:
-    """Every request and every answer, in the order of the file."""
+    """Returns every request and every response, in the order of the file."""
     found = []
     for number, exchange in enumerate(data.frames()):
         for side in ("request", "response"):

@@ -1,4 +1,4 @@
-"""Typed bodies against those of real peers, and the forms that are not plain JSON."""
+"""Typed bodies compared with those of real peers, and the forms that are not plain JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from orbitmq.wire.bodies import (
     encode_route,
 )
 
-# Which type reads the JSON body of which request, and of its answer.
+# The type that reads the JSON body of each request and of its response.
 REQUEST_BODIES: dict[Request, type[msgspec.Struct]] = {
     RequestCode.REGISTER_BROKER: RegisterBrokerBody,
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: SubscriptionGroupConfig,

@@ -1,4 +1,4 @@
-"""Typed headers against the frames of real peers, and the tables by code."""
+"""Typed headers compared with the frames of real peers, and the tables by code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON dialect of Apache: what is read, what is refused, what is written."""
+"""Apache's JSON dialect: what is read, refused and written."""
 
 from __future__ import annotations
 
@@ -195,7 +195,9 @@ def test_encode_of_a_value_nested_too_deeply_raises_body_error() -> None:
 
 
 def integer_keys(value: Any) -> Any:
-    """``loads`` gives every key as text; in these files a key of digits is always an integer."""
+    """Converts keys to integers: ``loads`` returns every key as text; in these files a key of digits is always an
+    integer.
+    """
     if isinstance(value, dict):
         return {int(key) if key.isdigit() else key: integer_keys(item) for key, item in value.items()}
     if isinstance(value, list):

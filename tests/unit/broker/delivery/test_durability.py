@@ -1,4 +1,4 @@
-"""Acknowledgements: the code of a reply says what became of the flush and of the replication."""
+"""Acknowledgements: the response code reports the outcome of the flush and of the replication."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Disk:
 
 
 class Slave:
-    """Replication whose outcome the test decides."""
+    """Replication whose outcome the test controls."""
 
     required = True
 

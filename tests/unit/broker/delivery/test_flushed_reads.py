@@ -1,4 +1,4 @@
-"""Readers under SYNC_FLUSH: what they see when, and who is woken."""
+"""Readers under SYNC_FLUSH: when they see which messages, and which readers are woken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orbitmq.store.types import FlushMode
 
 
 class Log:
-    """The part of a store this is about; the test flushes."""
+    """The part of a store under test; the test flushes."""
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(flush_mode=FlushMode.SYNC)

@@ -1,4 +1,4 @@
-"""Puts: no message is acknowledged, and no cursor is saved, before it is as safe as configured."""
+"""Puts: no message is acknowledged, and no cursor is saved, before it is as durable as configured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from orbitmq.wire.header import Header
 
 
 class Slave:
-    """Replication whose answers the test gives."""
+    """Replication whose responses the test controls."""
 
     required = True
 

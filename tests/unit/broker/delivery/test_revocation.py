@@ -1,4 +1,4 @@
-"""Requests on hold whose permission was revoked."""
+"""Parked requests whose permission was revoked."""
 
 from __future__ import annotations
 

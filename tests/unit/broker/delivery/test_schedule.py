@@ -1,4 +1,4 @@
-"""Delay levels: order, timing, cursors, and what a bad store or a bad record does to them."""
+"""Delay levels: order, timing, cursors, and the effects of a faulty store or record."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_message_is_delivered_when_due_and_not_before(bench: Bench) -> None:
     bench.clock.advance(400)
     assert (bench.deliver(), bench.bodies()) == (None, [b"a", b"b"])
     [first, _] = bench.delivered()
-    # As Apache's: the properties it waited with stay.
+    # Like Apache's: the properties it waited with are kept.
     assert first.property_map() == {"DELAY": "1", "own": "1", "REAL_TOPIC": "T", "REAL_QID": "3"}
     assert (first.reconsume_times, first.store_timestamp_ms) == (2, START_MS + 1_000)
 
@@ -276,7 +276,7 @@ def read_json_offsets(path: Path) -> dict[str, int]:
 
 
 def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path) -> None:
-    """With the real clock: an idle service notices a new message at once, and delivers it when it is due."""
+    """With the real clock: an idle service notices a new message immediately, and delivers it when it is due."""
     events = BrokerEvents()
     store = open_store(tmp_path, arrived=[events.readable])
     puts = door(store, SYSTEM_CLOCK)
@@ -313,7 +313,7 @@ def test_running_it_sleeps_until_a_head_is_due_or_a_message_comes(tmp_path: Path
 
 @pytest.mark.parametrize("extensions_lost", [False, True])
 def test_a_delay_is_kept_with_filter_extensions(tmp_path: Path, extensions_lost: bool) -> None:
-    """Units hold the address of an extension then, and the due time stands there (or follows from the record)."""
+    """Units then hold the address of an extension, which contains the due time (or it follows from the record)."""
     clock = ManualClock(START_MS)
 
     def opened() -> MessageStore:
@@ -359,7 +359,7 @@ class ManualLoop(asyncio.SelectorEventLoop):
 
 
 async def settle() -> None:
-    """Let every task run up to its next wait."""
+    """Lets every task run up to its next wait."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -468,7 +468,7 @@ def test_round_that_fails_is_repeated_from_the_same_cursor_ten_seconds_later(
 
 
 def test_deliveries_are_counted_for_the_schedule_group_and_the_real_topic(bench: Bench) -> None:
-    """Row K17: got from the schedule topic by its group, put into the topic the message is for."""
+    """Row K17: counted as got from the schedule topic by its group, and as put into the message's real topic."""
     bench.send(2, b"x")
     bench.send(2, b"yy")
     assert ("T", 3) not in bench.puts._stats.puts

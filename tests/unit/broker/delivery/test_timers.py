@@ -1,4 +1,4 @@
-"""Timer messages: when they fire, what survives a stop or a kill, and the files they live in."""
+"""Timer messages: when they fire, what survives a stop or a kill, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DAY_S = 86_400
 
 
 class Bench:
-    """A timer on a real store under a clock of the test's own."""
+    """A timer on a real store under a separate clock."""
 
     def __init__(self, directory: Path, **options: int) -> None:
         self.directory = directory
@@ -72,7 +72,7 @@ class Bench:
         return [record.body for record in self.delivered()]
 
     async def work_until(self, ms: int) -> None:
-        """Let time pass, waking the timer whenever it asked for it."""
+        """Lets time pass, waking the timer whenever it asked for it."""
         while True:
             look_at_ms = await self.timers.work()
             if look_at_ms > ms:
@@ -82,12 +82,12 @@ class Bench:
         await self.timers.work()
 
     def kill(self) -> None:
-        """As if the process had died: nothing is saved, files are reopened."""
+        """Simulates the death of the process: nothing is saved, files are reopened."""
         self.timers._close()
         self.timers = self.new_timers()
 
     async def restart(self) -> None:
-        """A clean one; the running second comes to its end."""
+        """Restarts cleanly; the running second is completed."""
         stopping = asyncio.ensure_future(self.timers.stop())
         await asyncio.sleep(0.01)
         if not stopping.done():
@@ -227,7 +227,7 @@ def test_a_kill_loses_nothing_and_repeats_only_what_was_not_saved(tmp_path: Path
         await bench.work_until(START_MS + 11_000)
         times = [int(body) for body in bench.bodies()]
         assert set(times) == {500, 1_500, 2_500, 9_500, 9_600}
-        # A second is repeated when it was not over, those before it never.
+        # An unfinished second is repeated, those before it never.
         assert times.count(500) == 1
         assert times.count(1_500) == (1 if saved else 2)
         assert times.count(9_500) == times.count(9_600) == 1

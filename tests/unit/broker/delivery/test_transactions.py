@@ -54,7 +54,7 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "apache-5.5.0" / "store-clean.me
 
 
 class Client:
-    """A producer that keeps what it is asked."""
+    """A producer that records the checks it receives."""
 
     def __init__(self) -> None:
         self.connection = peer(9)
@@ -98,7 +98,7 @@ class Bench:
         )
 
     def open(self) -> None:
-        """Take the cursors over, as ``start`` does, without its jobs."""
+        """Takes over the cursors like ``start``, without its jobs."""
 
         async def begin() -> None:
             self.transactions.start()
@@ -143,7 +143,7 @@ class Bench:
         return self.asker.ask(RequestCode.END_TRANSACTION, header, finish=self.ends.append_pending).code
 
     def check(self, after_ms: int = 10_000) -> list[bytes]:
-        """One round; returns the bodies asked about."""
+        """Runs one round; returns the bodies of the checked messages."""
         self.clock.advance(after_ms)
         before = len(self.client.asked)
         asyncio.run(self.transactions.check())
@@ -233,11 +233,11 @@ def test_a_rolled_back_message_is_never_seen_nor_asked_about(bench: Bench) -> No
 
 
 def test_a_cursor_is_committed_when_what_moved_it_is_safe(bench: Bench) -> None:
-    """The question stores a half message again; failover cuts that off, and the first one has to be found again."""
+    """A check stores a half message again. If failover truncates that copy, the first one has to be found again."""
     bench.send(b"a")
     bench.send(b"b")
     end = bench.store.max_log_offset
-    bench.puts.gate.is_master = lambda: not bench.client.asked  # it is lost with the first question
+    bench.puts.gate.is_master = lambda: not bench.client.asked  # it is lost with the first check
     assert bench.check() == [b"a"]
     assert bench.store.max_log_offset > end
     assert bench.cursors() == (-1, -1)
@@ -310,7 +310,7 @@ def test_a_second_end_changes_nothing(bench: Bench) -> None:
 
 
 def put_off(bench: Bench, where: Appended, how: int) -> None:
-    """An end whose turn of the event loop is not over."""
+    """Ends a transaction, but does not finish the turn of the event loop."""
     header = EndTransactionRequest(
         producer_group="PG",
         tran_state_table_offset=where.queue_offset,
@@ -323,7 +323,7 @@ def put_off(bench: Bench, where: Appended, how: int) -> None:
 
 
 def answers(bench: Bench) -> list[list[tuple[int, int]]]:
-    """Opaque and code of the answers of each write."""
+    """Returns opaque and code of the responses of each write."""
     sent = cast(Any, bench.asker.connection).sent
     writes = [[(one.opaque, one.code) for one in FrameDecoder().feed(data)] for data in sent]
     sent.clear()
@@ -390,7 +390,7 @@ def test_only_old_enough_messages_are_asked_about(bench: Bench) -> None:
     bench.clock.advance(5_000)
     bench.send(b"young")
     assert bench.check(1_001) == [b"old"]
-    # An open one is asked about in every round.
+    # An open one is checked in every round.
     assert bench.check(5_000) == [b"young", b"old"]
     header, record = bench.client.asked[0]
     assert (record.topic, record.queue_id, record.body) == ("T", 3, b"old")
@@ -455,7 +455,7 @@ def test_an_end_that_comes_after_many_others_is_not_repeated(
     for place in places:
         assert bench.end(place, COMMIT) == ResponseCode.SUCCESS
     assert bench.bodies() == [b"0", b"1", b"2", b"3", b"4"]
-    # An abandoned half message may still be ended by a late answer, once.
+    # An abandoned half message may still be ended by a late response, once.
     for place in (bench.last_asked(), first):
         assert bench.end(place, COMMIT, asked=True) == ResponseCode.SUCCESS
     assert bench.bodies() == [b"0", b"1", b"2", b"3", b"4", b"abandoned"]

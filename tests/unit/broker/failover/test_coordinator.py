@@ -1,4 +1,4 @@
-"""Who is elected when the office is vacant, with an etcd in memory and a virtual clock."""
+"""Which candidate is elected when there is no master, with an etcd in memory and a virtual clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REVISION = 7
 
 
 class Etcd:
-    """The keys of one group. What is written counts; leases do not end."""
+    """The keys of one group. Writes are recorded; leases do not expire."""
 
     def __init__(self, *_arguments: object, **_options: object) -> None:
         state = GroupState(1, 3, [1, 2, 3], [Beginning(1, 0)])
@@ -75,7 +75,7 @@ class Etcd:
 
 
 class Log:
-    """As much of a store as a candidate looks at."""
+    """The part of a store that a candidate uses."""
 
     flush_mode = FlushMode.ASYNC
     confirm_offset = 0
@@ -98,7 +98,7 @@ async def frozen() -> None:
 def candidate(
     monkeypatch: pytest.MonkeyPatch, *, in_doubt: bool = False, log_end: int = LOG_END, **options: Any
 ) -> tuple[Failover, Etcd]:
-    """Member 3, whose log ends at ``log_end``. ``in_doubt``: its machine lost its power under ASYNC_FLUSH."""
+    """Returns member 3, whose log ends at ``log_end``. ``in_doubt``: its machine lost power under ASYNC_FLUSH."""
     etcd = Etcd()
     monkeypatch.setattr(parts, "EtcdClient", lambda *_, **__: etcd)
     file = SafeFile(FaultyFileSystem(), "/failover.json")
@@ -115,7 +115,7 @@ def candidate(
 
 
 async def stand(failover: Failover, etcd: Etcd, seconds: float) -> bool:
-    """Whether it is elected within that time, looking as often as it does."""
+    """Returns whether it is elected within that time, looking as often as it does."""
     for _ in range(int(seconds * 10)):
         await failover.look()
         if "master" in etcd.keys:
@@ -132,7 +132,7 @@ def on_virtual_clock(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_a_candidate_waits_until_the_others_have_told_how_long_their_logs_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What they told at their start says nothing about what they have now."""
+    """The log ends they published at their start do not show what they have now."""
 
     async def test() -> None:
         failover, etcd = candidate(monkeypatch)
@@ -216,7 +216,7 @@ def test_a_log_that_is_not_in_doubt_waits_for_nobody(monkeypatch: pytest.MonkeyP
 
 
 def test_acknowledged_bytes_that_an_election_gave_up_are_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Member 3 comes back with them and stays as it is, until an operator lets it cut them off."""
+    """Member 3 returns with them and keeps them until an operator allows it to truncate them."""
 
     def given_up(etcd: Etcd) -> None:
         history = [Beginning(1, 0), Beginning(2, LOG_END - 400, LOG_END - 100)]

@@ -1,4 +1,4 @@
-"""The in-sync set of a master: what is safe, who may read it, who joins and who leaves."""
+"""The in-sync set of a master: what is safe, which readers see it, which members join and which leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orbitmq.store.types import FlushMode
 
 @dataclass
 class Log:
-    """As much of a store as is looked at."""
+    """The part of a store that is used."""
 
     max_log_offset: int = 0
     held_back: int | None = None
@@ -146,7 +146,7 @@ def test_a_slave_shows_what_its_master_says_is_safe_and_a_new_master_goes_on_fro
 
 
 def test_under_sync_flush_consumers_read_what_is_also_on_the_masters_disk() -> None:
-    """After a power cut of the master the others may follow it without what it had not flushed."""
+    """After a power cut of the master, the others may follow it without the bytes it had not flushed."""
     world = World()
     world.log.flush_mode = FlushMode.SYNC
     world.begin(1, 2)

@@ -1,4 +1,6 @@
-"""The rules of failover over values: where a log is cut, who stands first, and that both together lose nothing."""
+"""The rules of failover over values: where a log is truncated, which candidate comes first, and that both together
+lose nothing.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def state(*beginnings: tuple[int, int], in_sync: tuple[int, ...] = (1, 2)) -> Gr
         (((1, 0), (2, 900), (3, 500)), 1, 500),  # the master of 3 had less than the one of 2
         (((1, 0), (2, 900), (3, 500)), 2, 500),
         (((5, 100), (6, 200)), 4, 100),
-        (((5, 100), (6, 200)), 3, None),  # forgotten: what happened in epoch 4 is not known
+        (((5, 100), (6, 200)), 3, None),  # forgotten: the history of epoch 4 is unknown
         (((1, 0),), -1, None),  # a log from before failover
         (((1, 300),), 0, 300),
         (((1, 0), (2, 500)), 7, None),  # the state was lost and restarted
@@ -49,7 +51,7 @@ def test_elected_member_begins_an_epoch_without_the_lost_master() -> None:
     after = state((4, 10), in_sync=(1, 2, 3)).elected(3, 77)
     assert (after.epoch, after.master, after.in_sync) == (5, 3, [2, 3])
     assert after.history[-1] == Beginning(5, 77)
-    # A master that comes back before anybody else stands stays in its own set.
+    # A master that returns before another candidate stands remains in its own set.
     assert state((4, 10), in_sync=(1, 2)).elected(1, 77).in_sync == [1, 2]
 
 
@@ -104,7 +106,7 @@ def test_an_election_that_gives_up_acknowledged_bytes_says_so() -> None:
     [
         (1, 350, (100, 300)),
         (1, 250, (100, 250)),
-        (1, 100, None),  # it has nothing beyond
+        (1, 100, None),  # it has no bytes beyond
         (2, 350, (100, 300)),
         (3, 900, None),  # it followed the master that was elected with less
         (4, 900, None),
@@ -124,7 +126,7 @@ def test_a_tail_that_was_cut_off_before_is_not_named() -> None:
 
 
 class Model:
-    """Brokers whose logs are lists of entries, under the rules and with the worst luck."""
+    """Brokers whose logs are lists of entries, under the rules and with the worst timing."""
 
     def __init__(self, chance: random.Random, count: int) -> None:
         self.chance = chance
@@ -153,7 +155,7 @@ class Model:
             ("append", "copy", "follow", "sync", "elect"), weights=(4, 6, 4, 3, 1 if state.epoch % 3 else 6)
         )[0]
         if kind == "append":
-            # An old master that does not know better takes messages, too.
+            # An outdated master also accepts messages.
             epoch, number = chance.choice(list(self.masters.items()))
             for _ in range(chance.randint(1, 5)):
                 self.serial += 1
@@ -177,7 +179,7 @@ class Model:
         self.acknowledge()
 
     def acknowledge(self) -> None:
-        """What every master, old ones too, may answer: all of the set it knows follow it and have it."""
+        """Acknowledges what every master, even an old one, may: all of the set it knows follow it and have it."""
         for epoch, master in self.masters.items():
             known = self.sets[epoch]
             if all(self.following.get(number) == epoch for number in known - {master}):
@@ -185,7 +187,7 @@ class Model:
                 self.acknowledged.update(self.logs[master][:have])
 
     def change_set(self) -> None:
-        """Shrink at will, grow by who has everything."""
+        """Shrinks the set at will, and adds members that have everything."""
         state = self.state
         wanted = {number for number in state.in_sync if number == state.master or self.chance.random() < 0.95}
         for number, epoch in self.following.items():

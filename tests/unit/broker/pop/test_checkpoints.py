@@ -1,4 +1,4 @@
-"""The table of checkpoints: acknowledgements, what is due, what the log still needs."""
+"""The table of checkpoints: acknowledgements, due checkpoints, and the part of the log still needed."""
 
 from __future__ import annotations
 

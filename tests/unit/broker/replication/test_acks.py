@@ -1,4 +1,4 @@
-"""When a SYNC_MASTER may answer, by what its slaves have reported."""
+"""When a SYNC_MASTER may respond, given the reports of its slaves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Slaves:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    """On a virtual clock: the machine may be late, the time-outs are not."""
+    """Runs on a virtual clock: the machine may be late, but the timeouts are not."""
     with asyncio.Runner(loop_factory=lambda: SimLoop(0)) as runner:
         runner.run(test)
 

@@ -1,4 +1,4 @@
-"""A slave compares its log with its master's: what both have stays, the rest is cut only when that was said."""
+"""A slave compares its log with its master's: the common part stays, the rest is truncated only on request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Answer:
 
 
 class MasterRpc:
-    """Answers VIEW_MESSAGE_BY_ID from a store, as a master does."""
+    """Answers VIEW_MESSAGE_BY_ID from a store, like a master."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class MasterRpc:
 
 
 class Pair:
-    """The stores of a master and a slave that have ``common`` messages alike."""
+    """The stores of a master and a slave with ``common`` equal messages."""
 
     def __init__(self, root: Path, common: int) -> None:
         clock = ManualClock()

@@ -1,4 +1,5 @@
-"""The master's side of replication on transports in memory: who is served, from where, how fast, how long."""
+"""The master's side of replication on in-memory transports: which slaves are served, from where, how fast, how long.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from orbitmq.broker.replication.stream import TransferReader, encode_greeting, e
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written."""
+    """Records writes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("10.0.0.7", 4711)})
@@ -40,7 +41,7 @@ class Wire(asyncio.Transport):
         self.aborted = True
 
     def transfers(self) -> list[tuple[int, bytes]]:
-        """What was written, as a slave reads it."""
+        """Returns the writes as a slave reads them."""
         data, self.written = bytes(self.written), bytearray()
         reader = TransferReader(for_member=True)
         found = [(log_offset, bytes(body)) for log_offset, body in reader.feed(data)]
@@ -238,7 +239,7 @@ def test_members_of_the_group_are_told_what_is_safe_and_other_slaves_are_not(tmp
 
 
 def test_changed_tables_are_told_once_and_only_to_members_of_the_group(tmp_path: Path) -> None:
-    """A slave of Apache's is sent nothing that its own master would not send."""
+    """An Apache slave is sent nothing that its own master would not send."""
 
     async def scenario() -> None:
         master = Master(tmp_path, epoch=3)

@@ -1,4 +1,4 @@
-"""A round of a slave's copying against a master that answers, refuses, or sends rubbish."""
+"""One round of a slave's copying from a master that answers, refuses, or sends garbage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ANSWERS: dict[int, bytes] = {
     RequestCode.GET_ALL_TOPIC_CONFIG: bodies.TopicConfigWrapper(
         data_version=VERSION, topic_config_table={"T": TopicConfig(topic_name="T")}
     ).encode(),
-    # As an Apache master writes it: numbers as keys without quotes.
+    # As written by an Apache master: numbers as keys without quotes.
     RequestCode.GET_ALL_CONSUMER_OFFSET: b'{"dataVersion":{"counter":7},"offsetTable":{"T@g":{0:4,1:5}}}',
     RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:9}}',
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: bodies.SubscriptionGroupWrapper(
@@ -54,7 +54,7 @@ POSITIONS = (RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFS
 
 
 def with_log_ends(codes: Sequence[int]) -> list[int]:
-    """The end of the master's log is asked for after each table of positions."""
+    """Inserts the query for the end of the master's log after each table of positions."""
     return [
         one
         for code in codes
@@ -84,7 +84,7 @@ class Log:
 
 
 class Taken:
-    """Where delay cursors and the timers' check point go."""
+    """The destination of delay cursors and the timers' check point."""
 
     def __init__(self) -> None:
         self.contents: list[bytes] = []
@@ -94,7 +94,7 @@ class Taken:
 
 
 class Master:
-    """Answers as told, and keeps what it was asked."""
+    """Sends scripted responses, and records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -198,7 +198,7 @@ def test_without_a_master_nobody_is_asked(world: World) -> None:
 
 
 def test_sync_that_was_stopped_forgets_its_master_and_asks_no_more(world: World) -> None:
-    """Row I05: what a slave does when it is promoted."""
+    """Row I05: the behaviour of a slave when it is promoted."""
 
     async def run() -> None:
         world.sync.start()
@@ -277,7 +277,8 @@ def test_part_that_cannot_be_read_changes_nothing(world: World, code: int, rubbi
 
 
 def test_positions_wait_until_the_log_has_followed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Promoted before, this broker would pass over what the positions say is done and its log does not have."""
+    """If it were promoted before, this broker would skip messages that the positions mark as done and its log lacks.
+    """
     monkeypatch.setattr(metadata_sync, "_FOLLOW_S", 0.001)
     world.log.whole_log_offset = 699
     world.round()

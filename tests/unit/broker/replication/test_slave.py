@@ -1,4 +1,4 @@
-"""The slave's side of replication on transports in memory: what its master sends in addition to the log."""
+"""The slave's side of replication on in-memory transports: what its master sends in addition to the log."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_slave_that_is_in_no_group_takes_neither(tmp_path: Path, control: byte
 
 
 def record_bytes(root: Path, count: int) -> bytes:
-    """The log of a master with so many messages."""
+    """Returns the log of a master with that many messages."""
     store = open_store(root)
     store.append_batch([message("T", body=b"%d" % number * 50) for number in range(count)])
     log = bytes(store.log_range(0, store.max_log_offset))
@@ -76,13 +76,13 @@ def record_bytes(root: Path, count: int) -> bytes:
 
 
 def reports(wire: Wire) -> list[int]:
-    """What was reported since the last look."""
+    """Returns the reports since the last call."""
     data, wire.written = bytes(wire.written), bytearray()
     return [int.from_bytes(data[at : at + 8], "big") for at in range(0, len(data), 8)]
 
 
 def test_a_member_under_sync_flush_reports_what_is_flushed(tmp_path: Path) -> None:
-    """Nothing flushes in this store but ``flush``."""
+    """In this store only ``flush`` flushes."""
 
     async def scenario() -> None:
         log = record_bytes(tmp_path / "master", 3)

@@ -1,4 +1,4 @@
-"""The bytes of replication, against what a real Apache pair sent, and in pieces of every size."""
+"""The bytes of replication, compared with those of a real Apache pair, and in pieces of every size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of messages, read off the consume queues after they were stored."""
+"""Sizes of messages, read from the consume queues after they were stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 
 def put(store: MessageStore, stats: BrokerStats, count: int, **fields: Any) -> int:
-    """Store messages and count them as the broker does; returns their size."""
+    """Stores messages and counts them like the broker; returns their size."""
     total = 0
     for number in range(count):
         one = message(number, **fields)
@@ -25,7 +25,7 @@ def put(store: MessageStore, stats: BrokerStats, count: int, **fields: Any) -> i
 
 def test_sizes_of_all_messages_since_the_start_are_counted_once() -> None:
     store, stats = open_store(FaultyFileSystem()), BrokerStats()
-    put(store, stats, 3)  # before: somebody else counted these
+    put(store, stats, 3)  # earlier ones: already counted elsewhere
     stats = BrokerStats()
     sizes = MessageSizes(store, stats)
     small = put(store, stats, 21, body=b"x")  # across files of eight units

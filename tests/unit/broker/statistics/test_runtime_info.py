@@ -12,7 +12,7 @@ from orbitmq.broker.config import BrokerRole
 from orbitmq.broker.statistics.runtime_info import RuntimeInfo, RuntimeSources, human_bytes, java_double
 from orbitmq.runtime.filesystem import LOCAL_FILE_SYSTEM, DiskUsage, LocalFileSystem
 
-# Every key a 5.5.0 broker without delayed messages tells, but the one that ends with a path.
+# Every key that a 5.5.0 broker without delayed messages returns, except the one that ends with a path.
 APACHE_KEYS: Final = """\
 EndTransactionQueueSize EndTransactionThreadPoolQueueCapacity ackThreadPoolQueueCapacity
 ackThreadPoolQueueHeadWaitTimeMills ackThreadPoolQueueSize bootTimestamp brokerActive brokerVersionDesc

@@ -1,4 +1,4 @@
-"""Groups that read too far back are stopped, when the operator wants it."""
+"""Groups that read too far back are disabled, if the operator enables it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a group has not finished, with and without committed offsets."""
+"""The unfinished messages of a group, with and without committed offsets."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_group_that_has_not_pulled_lags_from_where_its_client_would_start(world:
 
 
 def test_new_group_that_starts_at_the_end_is_told_to_start_at_cached_messages(world: Counted) -> None:
-    world.member("T")  # as Apache's broker: the whole queue is in memory
+    world.member("T")  # like Apache's broker: the whole queue is in memory
     assert world.counter.of("g", "T", 0).count == 5
 
 

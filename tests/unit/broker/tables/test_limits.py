@@ -1,4 +1,4 @@
-"""Limits of what clients can make the broker keep: every table refuses new entries when it is full."""
+"""Limits on state that clients can create in the broker: every table refuses new entries when it is full."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def offsets(directory: Path, offset_bytes_max: int = 64 << 20) -> ConsumerOffset
 
 
 def fill(table: ConsumerOffsets) -> int:
-    """Commit offsets of new queues until one is refused; returns how many were taken."""
+    """Commits offsets of new queues until one is refused; returns how many were accepted."""
     for queue_id in range(BIG):
         try:
             table.commit("host", "g", "T", queue_id, 2**62)

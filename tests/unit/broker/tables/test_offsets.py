@@ -201,7 +201,7 @@ def test_both_forms_say_the_same(offsets: ConsumerOffsets) -> None:
 
 
 def test_the_compact_form_is_the_recorded_one(offsets: ConsumerOffsets) -> None:
-    """But for the quotes around integer keys, without which an Apache slave cannot read the body of 43."""
+    """Except for the quotes around integer keys, without which an Apache slave cannot read the body of 43."""
     (recorded,) = {
         frame["response"]["bodyText"]
         for frame in data.frames()

@@ -1,4 +1,4 @@
-"""A table is saved once per change set, aside, and never an older content over a newer one."""
+"""A table is saved once per set of changes, to a temporary file, and old content never replaces newer content."""
 
 from __future__ import annotations
 

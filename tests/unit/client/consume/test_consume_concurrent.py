@@ -1,4 +1,4 @@
-"""Plain functions as handlers: handed to threads in groups, none of them waiting for a slow neighbour."""
+"""Synchronous functions as handlers: passed to threads in groups, and none waits for a slow one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orbitmq.runtime.tasks import TaskOwner
 
 
 class Bench:
-    """A service with what it finishes."""
+    """A service that records what it finishes."""
 
     def __init__(self, workers: int = 4) -> None:
         self.finished: list[int] = []

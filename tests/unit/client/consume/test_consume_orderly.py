@@ -1,4 +1,4 @@
-"""Plain functions of an orderly consumer: called in rows on a thread, in order whatever happens."""
+"""Synchronous functions of an orderly consumer: called in rows on a thread, always in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orbitmq.runtime.tasks import TaskOwner
 
 
 class Bench:
-    """A service with what it commits."""
+    """A service that records what it commits."""
 
     def __init__(self, handle: Callable[[ReceivedMessage], object], count: int) -> None:
         self.committed: list[int] = []
@@ -52,7 +52,7 @@ class Bench:
         return False
 
     def log_failure(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        """Failures are expected here."""
+        """Ignores failures, which are expected here."""
 
     async def answer(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
         raise AssertionError("no message is a request")
@@ -103,7 +103,7 @@ def test_failure_in_a_row_is_tried_again_before_those_after_it() -> None:
 
 
 def test_row_ends_with_the_call_during_which_its_queue_is_given_up() -> None:
-    """The next owner must find nothing at work, and begin after the last call made here."""
+    """The next owner must find no call in progress, and begin after the last call made here."""
     seen: list[int] = []
     benches: list[Bench] = []
 

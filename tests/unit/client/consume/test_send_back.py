@@ -1,4 +1,4 @@
-"""What goes along with a message that is sent back."""
+"""The fields of a message that is sent back."""
 
 from __future__ import annotations
 

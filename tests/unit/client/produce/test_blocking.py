@@ -1,4 +1,4 @@
-"""Sends of the plain producer: on the caller's thread while all goes well, over the loop when it does not."""
+"""Sends of the synchronous producer: on the caller's thread in the normal case, over the loop otherwise."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def broker() -> Iterator[RunningBroker]:
 
 @contextmanager
 def peer(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server for one connection after the other; returns its address."""
+    """Runs a server for one connection after the other; yields its address."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def run() -> None:
@@ -259,7 +259,7 @@ def test_shared_connection_gives_each_thread_its_own_answer() -> None:
     with peer(lambda end: shared_peer(end, hold=8)) as address:
         connection = SharedConnection(address, 3.0, SYSTEM_CLOCK)
         with ThreadPoolExecutor(8) as pool:
-            for _ in range(50):  # nobody is answered before all eight have asked
+            for _ in range(50):  # no response is sent before all eight requests have arrived
                 bodies = [b"%d" % number for number in range(8)]
                 assert list(pool.map(lambda body: call_shared(connection, body), bodies)) == bodies
         assert connection.waiting == 0

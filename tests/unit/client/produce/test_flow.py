@@ -1,4 +1,4 @@
-"""Places for sends: bounded in number and bytes, first come first served, none lost and none given twice."""
+"""Slots for sends: bounded in number and bytes, first come first served, none lost and none assigned twice."""
 
 from __future__ import annotations
 

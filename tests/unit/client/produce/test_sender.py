@@ -1,4 +1,4 @@
-"""What a send leaves behind."""
+"""Objects that remain after a send."""
 
 from __future__ import annotations
 

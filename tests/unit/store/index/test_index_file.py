@@ -41,12 +41,12 @@ def row(keys: list[Key]) -> bytes:
 
 
 def puts(count: int, first: int = 0) -> list[Key]:
-    """Hashes 0..9 again and again, so that slots hold several hashes and hashes several entries."""
+    """Returns hashes 0..9 repeatedly, so that slots hold several hashes and hashes several entries."""
     return [(n % 10, 100 * n, START_MS + 700 * n) for n in range(first, first + count)]
 
 
 def find_by_list(entries: list[Key], key_hash: int, begin_ms: int, end_ms: int) -> list[int]:
-    """What ``find`` must give. Times are kept in whole seconds since the first one."""
+    """Returns the expected result of ``find``. Times are kept in whole seconds since the first one."""
     return [
         log_offset
         for stored_hash, log_offset, store_ms in reversed(entries)
@@ -56,7 +56,7 @@ def find_by_list(entries: list[Key], key_hash: int, begin_ms: int, end_ms: int) 
 
 
 def check_slots(file: IndexFile) -> None:
-    """Slots and chains match the entries, and nothing follows them."""
+    """Checks that slots and chains match the entries, and that nothing follows them."""
     newest = [0] * SLOTS
     for number, entry in file.entries():
         slot = entry.key_hash % SLOTS

@@ -31,7 +31,7 @@ def service(fs: FaultyFileSystem, **changes: Any) -> IndexService:
 
 
 def put(index: IndexService, number: int, keys: str = "") -> None:
-    """Record ``number`` with the key ``k<number>`` and a tag, two entries, at log offset 100 * number."""
+    """Puts record ``number`` with the key ``k<number>`` and a tag, two entries, at log offset 100 * number."""
     raw = f"KEYS\x01{keys or f'k{number}'}\x02TAGS\x01t\x02".encode()
     index.put_record(("T", raw, 0, 100 * number, START_MS + 1000 * number))
 
@@ -45,7 +45,7 @@ def filled(fs: FaultyFileSystem, count: int, **changes: Any) -> IndexService:
 
 
 def check(index: IndexService, count: int) -> None:
-    """Exactly the records 0 to ``count`` are there, each once."""
+    """Checks that exactly the records 0 to ``count`` are there, each once."""
     for number in range(count):
         assert index.query("T", f"k{number}", *FOREVER, 10) == [100 * number]
     assert index.query("T", f"k{count}", *FOREVER, 10) == []
@@ -93,7 +93,7 @@ def test_index_of_apache_is_loaded_and_continued(store: str) -> None:
     golden = messages(store)
     index = service(fs, index_slots=500, index_entries=1000)
     index.load(clean=store == "store-clean", trusted_ms=golden["checkpoint"]["indexMsgTimestamp"])
-    # Without an orderly stop the unfinished third file counts for nothing.
+    # Without a clean stop the unfinished third file is ignored.
     assert len(index.files) == (3 if store == "store-clean" else 2)
     for record in golden["records"]:
         raw = bytes.fromhex(record["propertiesHex"])

@@ -1,4 +1,4 @@
-"""When what reaches the disk: group commit, intervals, claims of the checkpoint, failing syncs."""
+"""When data reaches the disk: group commit, intervals, claims of the checkpoint, failing syncs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orbitmq.testing.manual_clock import ManualClock
 
 
 class SlowDisk(LocalFileSystem):
-    """The local disk, except that a sync waits until it is let through."""
+    """The local disk, except that a sync waits until the test releases it."""
 
     def __init__(self) -> None:
         self.gate = threading.Semaphore(0)
@@ -42,7 +42,7 @@ class SlowDisk(LocalFileSystem):
 
 
 class Loop:
-    """Runs what is posted to it, when told."""
+    """Runs posted callbacks on demand."""
 
     def __init__(self) -> None:
         self._posted: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -71,7 +71,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def store(tmp_path: Path, disk: SlowDisk, loop: Loop, clock: ManualClock) -> Iterator[MessageStore]:
-    """A store with a worker thread on a disk whose syncs the test lets through."""
+    """Yields a store with a worker thread on a disk whose syncs the test releases."""
     store = MessageStore(
         StoreConfig(root=str(tmp_path), segment_bytes=1 << 20, flush_mode=FlushMode.SYNC),
         fs=disk,

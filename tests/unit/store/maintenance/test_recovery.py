@@ -1,4 +1,4 @@
-"""Opening after every kind of stop: where the walk starts, what is cut, what is an error, what is rebuilt."""
+"""Opening after every kind of stop: where the walk starts, and what is truncated, refused or rebuilt."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ QUEUES = f"{ROOT}/consumequeue/"
 def written(
     count: int, *, flushed: bool = False, log_flushed: bool = False, closed: bool = False
 ) -> FaultyFileSystem:
-    """A disk with ``count`` messages, as a killed (or ``closed``) process leaves it.
+    """Returns a disk with ``count`` messages, as left by a killed (or ``closed``) process.
 
-    With the log alone flushed, nothing is known of the queues, and a recovery walks the whole log.
+    With only the log flushed, the state of the queues is unknown, and a recovery walks the whole log.
     """
     fs = FaultyFileSystem()
     clock = ManualClock(START_MS)
@@ -66,7 +66,7 @@ def segment_of(offset: int) -> str:
 
 
 def offset_of(fs: FaultyFileSystem, number: int) -> int:
-    """Log offset of message ``number`` in a store nobody has open."""
+    """Returns the log offset of message ``number`` in a store that is not open."""
     store = open_store(fs.kill())
     return store.log_offset_at("TopicA", number % 2, number // 2)
 
@@ -148,7 +148,7 @@ def test_one_damaged_queue_is_rebuilt_from_the_whole_log(closed: bool, damage: s
 def test_lost_queue_without_records_in_the_newest_segments_is_rebuilt(
     closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start scans only the newest segments. The next message of the queue got the number 0 again."""
+    """A start scans only the newest segments. The next message of the queue used to get the number 0 again."""
     for module, name in ((recovery, "CHUNK_BYTES"), (progress, "PROGRESS_BYTES")):
         monkeypatch.setattr(module, name, SEGMENT_BYTES // 4)
     monkeypatch.setattr(recovery, "RECORD_EXTRA_BYTES", 0)
@@ -374,7 +374,7 @@ def test_store_of_another_writer_may_restart_a_queue_without_a_note() -> None:
 
 
 def forget_confirm_offset(fs: FaultyFileSystem) -> None:
-    """Make the checkpoint look like Apache's, which has no confirmed offset without a controller."""
+    """Makes the checkpoint look like Apache's, which has no confirmed offset without a controller."""
     checkpoint = Checkpoint(fs, f"{ROOT}/checkpoint")
     checkpoint.load()
     checkpoint.confirm_offset = 0

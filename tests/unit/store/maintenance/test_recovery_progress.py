@@ -1,4 +1,4 @@
-"""A store that is killed again while it recovers, or right after: what was read and is durable is not read again."""
+"""A store killed again during or right after recovery: bytes that were read and are durable are not read again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUES = f"{ROOT}/consumequeue/"
 
 @pytest.fixture(autouse=True)
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of a few records, and a checkpoint after each of them."""
+    """Sets chunks of a few records, and a checkpoint after each of them."""
     monkeypatch.setattr(recovery, "CHUNK_BYTES", STEP_BYTES)
     monkeypatch.setattr(recovery, "RECORD_EXTRA_BYTES", 0)
     monkeypatch.setattr(progress, "PROGRESS_BYTES", STEP_BYTES)
@@ -36,7 +36,9 @@ def segment_bytes(request: pytest.FixtureRequest) -> int:
 
 
 def killed(segment_bytes: int, rare: tuple[int, ...] = ()) -> FaultyFileSystem:
-    """A disk with messages whose log is flushed and whose queues never were; those in ``rare`` are in queue 3."""
+    """Returns a disk with messages whose log is flushed and whose queues never were; those in ``rare`` are in queue
+    3.
+    """
     fs, clock = FaultyFileSystem(), ManualClock(START_MS)
     store = open_store(fs, clock, segment_bytes=segment_bytes)
     for number in range(COUNT):
@@ -60,7 +62,7 @@ def checkpoint_of(fs: FaultyFileSystem) -> Checkpoint:
 def crashes_of_a_recovery(
     disk: FaultyFileSystem, segment_bytes: int, step: int = 1
 ) -> Iterator[FaultyFileSystem]:
-    """The disk's state in front of every ``step``-th operation of a recovery."""
+    """Yields the disk's state before every ``step``-th operation of a recovery."""
     whole = disk.kill()
     open_store(whole, segment_bytes=segment_bytes)
     for operation in range(0, whole.operation_count, step):
@@ -78,7 +80,7 @@ def crashes_of_a_recovery(
 
 
 def content(store: MessageStore) -> tuple[object, ...]:
-    """Everything a client can see of the store."""
+    """Returns everything a client can see of the store."""
     queues = [
         (topic, queue_id, store.min_offset(topic, queue_id), bodies(store, topic, queue_id))
         for topic in store.topics()

@@ -1,4 +1,4 @@
-"""Which segments go, and when writes are refused."""
+"""Which segments are deleted, and when writes are refused."""
 
 from __future__ import annotations
 

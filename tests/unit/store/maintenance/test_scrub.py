@@ -15,7 +15,7 @@ from orbitmq.testing.faulty_fs import FaultyFileSystem
 
 
 def run_pass(store: MessageStore, fs: FaultyFileSystem) -> int:
-    """Pieces of one pass; each must get on."""
+    """Returns the number of pieces of one pass; each must make progress."""
     count, before = 0, (-1, 0)
     while (piece := store.scrubber.next_piece()) is not None:
         assert (piece.log_offset, piece.size) != before

@@ -1,4 +1,4 @@
-"""What follows the last whole record after an unclean stop: a torn write is cut, damage is refused."""
+"""Bytes after the last whole record following an unclean stop: a torn write is truncated, damage is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODIES = [b"body %d" % number for number in range(COUNT)]
 
 
 def killed() -> tuple[FaultyFileSystem, list[tuple[int, int]]]:
-    """A store that was killed before its first flush, and log offset and size of each record."""
+    """Returns a store that was killed before its first flush, and log offset and size of each record."""
     fs = FaultyFileSystem()
     store = open_store(fs, ManualClock(START_MS))
     results = [store.append(message(number, queue_id=0)) for number in range(COUNT)]
@@ -65,7 +65,7 @@ def test_zeros_before_a_whole_record_are_refused() -> None:
 
 
 def test_store_of_another_writer_is_not_judged_by_the_cache() -> None:
-    """Apache's abort file does not name the boot of the machine."""
+    """Apache's abort file does not contain the boot id of the machine."""
     fs, records = killed()
     handle = fs.open(f"{ROOT}/abort", write=True)
     fs.truncate(handle, 3)

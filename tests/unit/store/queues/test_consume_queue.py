@@ -19,7 +19,7 @@ def new_queue(fs: FaultyFileSystem) -> ConsumeQueue:
 
 
 def filled(fs: FaultyFileSystem, count: int, *, start: int = 0, written: bool = True) -> ConsumeQueue:
-    """A queue whose unit n points at log offset 100 n, size 100."""
+    """Returns a queue whose unit n points at log offset 100 n, size 100."""
     queue = new_queue(fs)
     if start:
         queue.start_at(start)
@@ -220,7 +220,7 @@ def test_write_cut_short_keeps_what_is_missing_in_the_tail() -> None:
 
 
 class ShortWrites:
-    """A disk that takes at most 50 bytes at a time."""
+    """A disk that accepts at most 50 bytes at a time."""
 
     def __init__(self, fs: FaultyFileSystem) -> None:
         self._fs = fs

@@ -34,7 +34,7 @@ def extension(store: MessageStore, queue_offset: int) -> ExtUnit | None:
 
 
 def matching(store: MessageStore, count: int) -> list[int]:
-    """Queue offsets a subscription to one tag gets."""
+    """Returns the queue offsets that a subscription to one tag gets."""
     found: list[int] = []
     offset = 0
     while offset < count:
@@ -97,7 +97,7 @@ def test_switched_off_store_still_reads_what_was_written_with_it() -> None:
         store.append(message(number))
     store.close()
     plain = ext_store(fs, on=False)
-    # Without the extensions nothing is known of the tags, so nothing is held back.
+    # Without the extensions the tags are unknown, so nothing is filtered out.
     assert matching(plain, 6) == [0, 1, 2, 3, 4, 5]
     plain.append(message(6))
     plain.append(message(7))

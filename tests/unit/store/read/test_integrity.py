@@ -22,7 +22,7 @@ QUEUE = "/store/consumequeue/TopicA/0/00000000000000000000"
 
 
 def written(*, queue_count: int = 1) -> tuple[FaultyFileSystem, list[tuple[int, int, int]]]:
-    """The disk of a store that was closed, and the units of queue 0."""
+    """Returns the disk of a store that was closed, and the units of queue 0."""
     fs = FaultyFileSystem()
     store = open_store(fs)
     for number in range(COUNT * queue_count):
@@ -36,7 +36,7 @@ def written(*, queue_count: int = 1) -> tuple[FaultyFileSystem, list[tuple[int, 
 
 
 def read_all(store: MessageStore, count: int, wanted: Filter | None = None) -> list[int]:
-    """Queue offsets of all messages that reads of so many return; each read must get on."""
+    """Returns the queue offsets of all messages, read that many at a time; each read must make progress."""
     offset, found = 0, list[int]()
     while offset < store.max_offset("TopicA", 0):
         result = store.read("TopicA", 0, offset, count, wanted=wanted)

@@ -1,4 +1,4 @@
-"""Rot in the log of one broker, put back with the bytes of another."""
+"""Corruption in the log of one broker, replaced with the bytes of another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store() -> FaultyFileSystem:
 
 
 class Peer:
-    """A whole copy of the log that answers for ranges."""
+    """An intact copy of the log that answers for ranges."""
 
     def __init__(self, fs: FaultyFileSystem) -> None:
         self.paths = sorted(path for path in fs.paths() if path.startswith(LOG))

@@ -1,4 +1,4 @@
-"""Checking a whole store, and looking into it."""
+"""Checking and inspecting a whole store."""
 
 from __future__ import annotations
 

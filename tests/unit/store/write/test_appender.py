@@ -1,4 +1,4 @@
-"""Appending: what lands where, what is refused, and that a refusal leaves nothing behind."""
+"""Appending: where data is written, what is refused, and that a refusal leaves nothing behind."""
 
 from __future__ import annotations
 
