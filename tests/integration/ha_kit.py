@@ -61,7 +61,7 @@ async def pair(
 
 
 def introduce(slave: Broker, master: Broker) -> None:
-    """Gives a slave its master's addresses, like a name server."""
+    """Tells a slave its master's addresses, like a name server."""
     slave.roles.master_announced(master.address, master.ha_address)
 
 

@@ -1,4 +1,4 @@
-"""The name server over real sockets: every request it answers, including recorded frames of Apache's."""
+"""The name server over real sockets: every request it answers, including Apache's recorded frames."""
 
 from __future__ import annotations
 

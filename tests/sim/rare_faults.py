@@ -36,7 +36,7 @@ DERIVED: Final = ("consumequeue/", "index/", "checkpoint")
 
 
 def skew_clocks(sim: Simulation) -> None:
-    """Gives each member of a failover group its own clock. Delayed messages are due by the clock of whichever member
+    """Skews the clock of each member of a failover group. Delayed messages are due by the clock of whichever member
     is master.
     """
     shifts = []
