@@ -63,7 +63,7 @@ def _call(connection: socket.socket, request: bytes) -> Frame:
         data = connection.recv(1 << 20)
         assert data, "the broker closed the connection"
         for frame in decoder.feed(data):
-            if frame.is_response:  # and no notice that the group has changed
+            if frame.is_response:  # and no notification that the group has changed
                 return frame
 
 
@@ -191,7 +191,7 @@ class Load:
             ]
 
     def run(self, name: str, seconds: float | None) -> Figures:
-        """Pull for so long, from the start again at the end; None: to the end, once."""
+        """Pulls for that long, restarting at the end; None: to the end, once."""
         readers = self._readers[name]
         looked, given = (
             sum(reader.looked for reader in readers),

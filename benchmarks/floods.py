@@ -86,7 +86,7 @@ def _cluster_info(address: str) -> None:
 
 
 def _follow(address: str) -> None:
-    """What a slave with an empty log does."""
+    """Connects like a slave with an empty log."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), POLITE_S) as connection:
         connection.settimeout(POLITE_S)
@@ -151,7 +151,7 @@ class _Polite(threading.Thread):
 
 
 def attack(side: str, port: Port, name: str, *, seconds: float, settle_s: float) -> Figures:
-    """Run one attack and return its figures."""
+    """Runs one attack and returns its measurements."""
     server = port.server
     port.ask(port.address)
     before, cpu_s = server.private_bytes(), server.cpu_seconds()
@@ -246,7 +246,7 @@ def _line(found: Figures) -> str:
 
 
 def run(*, seconds: float, settle_s: float, only: str = "", ours_only: bool = False) -> list[Figures]:
-    """Run every attack on every port of our servers, and of Apache servers unless ``ours_only`` is set."""
+    """Runs every attack on every port of our servers, and of Apache servers unless ``ours_only`` is set."""
     sides: dict[str, Callable[[], contextlib.AbstractContextManager[list[Port]]]] = {"orbitmq": _ours}
     if not ours_only:
         if missing := missing_tools():

@@ -57,7 +57,7 @@ GOALS: Final = {
 
 def _log_end(broker: Server) -> int:
     code, _, body = remoting_call(broker.address, GET_BROKER_RUNTIME_INFO, timeout_s=10)
-    # An Apache broker under load refuses now and then.
+    # An Apache broker under load occasionally refuses.
     return int(json.loads(body)["table"]["commitLogMaxOffset"]) if code == 0 else -1
 
 

@@ -64,7 +64,8 @@ class Side:
 
 
 class JavaLoad(ChildProcess):
-    """``orbitmq.driver.Load``: the official Java client as a load that can be paused. ``options`` are the load's own.
+    """``orbitmq.driver.Load``: the official Java client as a load that can be paused. ``options`` are those of the
+    load.
 
     ``main`` is another program that takes the same options, in the class path ``classes``.
     """

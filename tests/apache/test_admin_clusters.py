@@ -85,7 +85,7 @@ def test_old_cluster_is_told_of_alike(apache_tools: None, tmp_path: Path) -> Non
             theirs, ours = look.answers(side, old_mqadmin)
             assert len(theirs) > 2
             assert set(theirs) <= set(ours), command
-        # What was left out, by what is known.
+        # The omitted values, compared with known ones.
         assert "Consume Inflight Total: 0" in said(side, "consumerProgress -g readers")
         assert "Consume Diff Total: 12" in said(side, "consumerProgress -g lagging")
         assert "body-0" in said(side, "queryMsgById -t orders -i {offset} -f UTF-8")

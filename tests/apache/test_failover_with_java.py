@@ -185,7 +185,7 @@ def test_killed_master_is_replaced_and_what_nobody_else_had_goes_when_it_returns
         producer = java_latest.producer(unique("writers"), namesrv, sendMsgTimeout=6_000)
         with Load(producer, topic) as load:
             load.wait_more(100, 15)
-            # What is sent from here on reaches no slave, and dies with the master.
+            # Messages sent from here on reach no slave, and are lost with the master.
             proxies[old].do("stall")
             wait_until(lambda: len(load.unsure) > 1, timeout_s=30, what="two sends that are not safe")
             old.kill()

@@ -203,7 +203,7 @@ _MASKS: Final = (
 )
 _TABLE: Final = re.compile(r"\{([^{}]*)\}")
 _TRACE: Final = re.compile(r"^\s+at |^\s*\.\.\. \d+ more|^See https?:|^For more information")
-# The transaction check commits its own progress when it first runs, at a time of its own.
+# The transaction check commits its own progress when it first runs, independently of the test.
 _OWN_PROGRESS: Final = re.compile(r"RMQ_SYS_\w*TRANS_\w*HALF_TOPIC")
 
 
@@ -633,7 +633,7 @@ def test_write_permission_is_wiped_and_given_back(sides: Sides, shell: AdminShel
 
 
 def test_offsets_are_reset_skipped_and_cloned(sides: Sides, shell: AdminShell) -> None:
-    # Of a group that is not online, so that nobody moves them meanwhile.
+    # Of a group that is not online, so that no client moves them meanwhile.
     compare_all(
         (
             Case("resetOffsetByTime -g lagging -t orders -s -1", "broker-a"),
@@ -712,7 +712,7 @@ def test_admin_client_is_told_the_same(method: str, sides: Sides) -> None:
                 entry for entry in answer["consumeStatsList"] if "CID_RMQ_SYS_TRANS" not in entry
             ]
         if method == "getAllProducerInfo":
-            # Apache's broker has a client of its own inside, which registers some time after the start.
+            # Apache's broker contains its own client, which registers some time after the start.
             for group, members in answer["data"].items():
                 answer["data"][group] = [one for one in members if not one["clientId"].endswith("@STREAM")]
         text = json.dumps(answer, indent=1, sort_keys=True)

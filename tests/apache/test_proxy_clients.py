@@ -147,7 +147,7 @@ TARGETS: dict[str, Callable[[ExitStack], Target]] = {
 
 @pytest.fixture(scope="module")
 def targets(apache_tools: None) -> Iterator[Callable[[str], Target]]:
-    """Each target is started when it is first asked for, and shared."""
+    """Yields a function that returns targets by name; each is started when it is first requested, and shared."""
     with ExitStack() as stack:
         started: dict[str, Target] = {}
 

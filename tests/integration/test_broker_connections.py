@@ -165,7 +165,7 @@ def test_peer_that_asks_for_everything_and_reads_nothing_costs_a_bounded_amount(
             assert grown < 16 * MIB, f"{grown / MIB:.1f} MiB"
             # Others are served as before.
             assert (await producer.ask(RequestCode.PULL_MESSAGE, pull_fields(0, 0))).code == 0
-            # Once it reads, it gets every answer it asked for.
+            # Once it reads, it gets every response it requested.
             for _ in range(2_000):
                 answer = await deaf.answer()
                 assert (answer.code, answer.opaque) == (0, 7)

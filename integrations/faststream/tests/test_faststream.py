@@ -56,7 +56,7 @@ class Line:
 
 
 class Server(Protocol):
-    """What the tests need of a broker."""
+    """The operations that the tests need from a broker."""
 
     @property
     def name_server(self) -> str: ...
@@ -64,11 +64,11 @@ class Server(Protocol):
     def create_topic(self, topic: str, *, queue_count: int = 4) -> str: ...
 
     def advance(self, by: float) -> None:
-        """Let time pass for delays and retries."""
+        """Lets time pass for delays and retries."""
 
 
 class ApacheServer:
-    """Apache's broker, whose clock nobody turns."""
+    """Apache's broker, whose clock cannot be advanced."""
 
     def __init__(self, namesrv: ApacheNamesrv, broker: ApacheBroker) -> None:
         self._namesrv, self._broker = namesrv, broker
@@ -352,7 +352,7 @@ def test_requests_are_answered(server: Server, topic: str) -> None:
 
 
 class NoReplies(BaseMiddleware):
-    """Who asked is gone."""
+    """Simulates that the requester is gone."""
 
     async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: Any) -> Any:
         if cmd.publish_type is PublishType.REPLY:
@@ -379,7 +379,7 @@ def test_handler_of_a_request_is_not_repeated_when_its_reply_cannot_be_sent(
                 await asker.request("asked", topic, timeout=0.5)
             await asker.publish(
                 "published", topic, reply_to=answers
-            )  # a message as any other: it must not be lost
+            )  # a message like any other: it must not be lost
             await until(lambda: len(handled) == 2)
             await until(lambda: all(message.committed is not None for message in handled.values()))
         committed = {body: message.committed for body, message in handled.items()}

@@ -176,7 +176,7 @@ def test_queue_for_replies_leaves_no_topic_and_no_group(server: RunningBroker) -
 
 
 def names_of(server: RunningBroker) -> tuple[list[str], list[str]]:
-    """Topics and groups of the broker."""
+    """Returns topics and groups of the broker."""
 
     async def ask() -> tuple[list[str], list[str]]:
         async with Admin(server.name_server) as admin:
@@ -246,7 +246,7 @@ def test_nobody_listening_is_an_operational_error() -> None:
 
 
 def test_hub_delivers_and_lets_go_when_the_connection_closes(server: RunningBroker) -> None:
-    """As a Celery worker reads: messages of a queue and broadcasts, without a call that waits."""
+    """Reads like a Celery worker: messages of a queue and broadcasts, without a call that waits."""
     hub, seen = Hub(), list[Any]()
     with connect(server) as made:
         queue = Queue(name(), routing_key="hub", exchange=Exchange(name("direct")))

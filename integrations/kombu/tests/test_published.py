@@ -38,7 +38,7 @@ class test_Message(BaseMessage): ...
 """
 
 
-@pytest.mark.soak  # downloads, and takes the better part of a minute
+@pytest.mark.soak  # downloads, and takes most of a minute
 def test_published_transport_tests_pass(tmp_path: Path) -> None:
     root = source("kombu", tmp_path)
     (root / "t" / "integration" / "test_rocketmq.py").write_text(MODULE)
@@ -48,7 +48,7 @@ def test_published_transport_tests_pass(tmp_path: Path) -> None:
 
 @pytest.mark.soak  # as above
 def test_published_tests_of_remote_control_pass(tmp_path: Path) -> None:
-    """Celery's, of ``inspect`` and ``revoke``: broadcasts to a worker, and its replies within a second."""
+    """Celery's tests of ``inspect`` and ``revoke``: broadcasts to a worker, and its replies within a second."""
     root = source("celery", tmp_path)
     options = ("-p", "orbitmq_kombu", "-p", "celery.contrib.pytest", "-o", "python_classes=test_*")
     backend = f"file://{tmp_path}/results"
@@ -58,7 +58,7 @@ def test_published_tests_of_remote_control_pass(tmp_path: Path) -> None:
 
 
 def source(package: str, directory: Path) -> Path:
-    """The unpacked source distribution of an installed package."""
+    """Returns the unpacked source distribution of an installed package."""
     version = importlib.metadata.version(package)
     options = ("-q", "--no-deps", "--no-binary", ":all:")
     pip = [sys.executable, "-m", "pip", "download", *options, f"{package}=={version}"]
@@ -69,7 +69,7 @@ def source(package: str, directory: Path) -> Path:
 
 
 def run_tests(root: Path, module: str, *options: str, **environment: str) -> str:
-    """What pytest prints about a module of theirs, run against a broker of orbitmq."""
+    """Returns pytest's output for one of their modules, run against an orbitmq broker."""
     paths = [str(SOURCE), *(path for path in sys.path if path)]
     with run_broker() as broker:
         url = f"rocketmq://{broker.name_server}//"

@@ -44,7 +44,7 @@ def name() -> str:
 
 @contextlib.asynccontextmanager
 async def worker(broker: RocketMQBroker) -> AsyncIterator[None]:
-    """taskiq's receiver, running during the test. What it has not finished at the end stays unacknowledged."""
+    """Runs taskiq's receiver during the test. Unfinished tasks stay unacknowledged at the end."""
     await broker.startup()
     receiving = asyncio.ensure_future(run_receiver_task(broker))
     try:
@@ -121,7 +121,7 @@ def test_task_of_a_worker_that_goes_away_is_run_by_another(server: RunningBroker
         second, _ = make(block=False)
         async with worker(second):
             await until(lambda: {0, 1, 2, 3} <= set(done))
-        # The one before it is not repeated; those behind it may be, since a queue is acknowledged in order.
+        # The previous task is not repeated; later ones may be, since a queue is acknowledged in order.
         assert done.count(0) == 1
         assert set(done) == {0, 1, 2, 3}
 

@@ -48,7 +48,7 @@ def ok(header: Header | None = None, body: bytes = b"") -> Frame:
 
 
 class Cluster:
-    """Every topic has one queue. ``asked`` holds the target address of every request."""
+    """A cluster in which every topic has one queue. ``asked`` records the target address of every request."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.clock = ManualClock(now_ms)

@@ -305,7 +305,7 @@ NUMBER_TEXTS: Final = [
 
 @pytest.mark.parametrize("text", NUMBER_TEXTS, ids=lambda text: ascii(text)[:30])
 def test_texts_are_compared_with_numbers_as_java_does(kernel: Kernel, text: str) -> None:
-    """The functions below are the definition; tests of their own hold them to Java's."""
+    """The functions below are the definition; separate tests compare them with Java's."""
     raw = b"a\x01%b\x02b\x015\x02" % text.encode()
     for number, limit in ((5, INT_MAX), (LONG_MAX, LONG_MAX), (5_000_000_000, LONG_MAX)):
         value = outcome(lambda limit=limit: read_integer(text, limit))  # type: ignore[misc]  # a default in a lambda

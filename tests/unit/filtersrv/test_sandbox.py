@@ -18,7 +18,7 @@ from orbitmq.store.types import NewMessage
 
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
 
-pytestmark = pytest.mark.slow  # each test starts processes of its own
+pytestmark = pytest.mark.slow  # each test starts its own processes
 
 CHEAP = """
 import re

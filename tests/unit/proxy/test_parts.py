@@ -208,7 +208,7 @@ def test_transaction_is_ended_where_it_was_asked_about_last_and_once() -> None:
     transactions.note_asked("T", "id", "b:1", 9, 900)
     transactions.note_asked("T", "id", "b:1", 12, 1200)
     assert _end(transactions, brokers) == [12]
-    # The second answer, to the older question: Apache's brokers would commit the message again.
+    # The second response, to the older check: Apache's brokers would commit the message again.
     with pytest.raises(Refused, match="cannot found transaction data"):
         _end(transactions, brokers)
     assert brokers.places == [12]
@@ -225,7 +225,7 @@ def test_half_messages_of_one_id_are_ended_newest_first_and_forgotten_when_old()
     clock.advance(20_000)
     with pytest.raises(Refused):
         _end(transactions, brokers)
-    assert brokers.queries == 0  # its newest place was ended here: a broker of Apache would commit it twice
+    assert brokers.queries == 0  # its newest copy was ended here: an Apache broker would commit it twice
 
 
 def _half(topic: str, unique_key: str, offset: int) -> bytes:

@@ -37,7 +37,7 @@ def test_offsets_have_one_spelling_whatever_the_order_they_come_in() -> None:
 
 
 def test_a_checkpoint_of_the_first_release_is_read() -> None:
-    # What Spark wrote for a query of 0.1: the last line of a file of checkpoint/offsets.
+    # Written by Spark for a query of 0.1: the last line of a file in checkpoint/offsets.
     golden = Path(__file__).parents[2] / "golden" / "spark" / "checkpoint-offsets-0.1"
     offsets = from_offsets(json.loads(golden.read_text().splitlines()[-1]))
     assert offsets == {QueueKey("t1", "broker-a", queue): 75 for queue in range(4)}

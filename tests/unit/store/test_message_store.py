@@ -549,7 +549,7 @@ def test_replica_does_not_wait_for_the_bytes_of_a_damaged_size() -> None:
     source, replica = (open_store(FaultyFileSystem(), segment_bytes=1 << 20) for _ in range(2))
     places = [source.append(message(number)).log_offset for number in range(20)]
     log = bytearray(source.log_range(0, 1 << 20))
-    log[places[5] + 1] ^= 0x04  # 256 KiB more: what follows would be taken for a part of this record
+    log[places[5] + 1] ^= 0x04  # 256 KiB more: the following bytes would be read as part of this record
     assert not refusal(replica, 0, bytes(log[: places[5] + 80]))
     assert f"log offset {places[5]}" in refusal(replica, places[5] + 80, bytes(log[places[5] + 80 :]))
     assert replica.max_log_offset == places[5]

@@ -173,7 +173,7 @@ async def test_after_read_that_fails_leaves_the_connection_working(caplog: pytes
     connection.data_received(requests(1))
     connection.data_received(requests(1))
     assert len(frames_of(transport.writes)) == 2
-    # A busy machine adds a warning about the time the loop was held.
+    # On a busy machine there is another warning, about the time the loop was blocked.
     levels = [record.levelno for record in caplog.records if "callback after a read" in record.message]
     assert levels == [logging.ERROR, logging.ERROR]
 
@@ -567,14 +567,14 @@ async def test_a_kept_request_tells_how_long_it_waited() -> None:
     await turn()
     assert len(waits) == 10
     assert connection.waited_s == 0.0
-    # Served again without a wait, so that the next late turn is a stop again.
+    # Served again without a wait, so that the next late turn counts as a stall again.
     connection.data_received(requests(8))
     loop.shift_s += 0.5
     await turn()
     await turn()
     assert max(waits[10:]) < 0.1
     waits[:] = waits[:6]
-    # A peer that does not read its answers waits for itself.
+    # A peer that does not read its responses delays only itself.
     transport.peer_reads = False
     transport.unread_bytes = 0
     connection.data_received(requests(2))

@@ -234,7 +234,7 @@ def test_one_message_the_store_never_takes_does_not_block_its_level(
     monkeypatch.setattr(bench.store, "append_batch", picky)
     assert bench.deliver() == START_MS + 1_100
     assert bench.deliver() is None
-    # What was stored before the refusal is not stored again.
+    # Messages stored before the refusal are not stored again.
     assert bench.bodies() == [b"a", b"c"]
 
 
@@ -457,7 +457,7 @@ def test_round_that_fails_is_repeated_from_the_same_cursor_ten_seconds_later(
 
     with monkeypatch.context() as patched:
         patched.setattr(bench.schedule, "_deliver_portion", broken)
-        with pytest.raises(ValueError, match="a bug"):  # ``every`` logs it and goes on
+        with pytest.raises(ValueError, match="a bug"):  # ``every`` logs it and continues
             asyncio.run(bench.schedule._wait_and_deliver())
     assert bench.schedule._look_at_ms == bench.clock.now_ms() + 10_000
     assert bench.bodies() == []

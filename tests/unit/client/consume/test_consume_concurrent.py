@@ -88,7 +88,7 @@ def test_neighbours_of_a_call_that_waits_are_handled_by_others(stuck: int) -> No
     async def run() -> None:
         bench = Bench()
         bench.submit(Handler(handle, None), range(3_000))
-        # Those handled by the thread that waits are finished with their group; all others at once.
+        # Those handled by the waiting thread are finished with their group, all others immediately.
         await bench.until(lambda: len(calls) == 3_000)
         release.set()
         await bench.until(lambda: len(bench.finished) == 3_000)

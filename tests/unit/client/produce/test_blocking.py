@@ -441,7 +441,7 @@ def test_child_of_a_fork_is_told_to_make_its_own_client(broker: RunningBroker) -
 @pytest.mark.parametrize("name", ["Producer", "PushConsumer", "LitePullConsumer", "PullConsumer"])
 def test_facade_has_every_public_call_with_the_same_parameters(name: str) -> None:
     ours, plain = getattr(orbitmq.client, name), getattr(sync, name)
-    # What the instance of a client asks of it (``Member``) is not for users.
+    # The interface that a client's instance requires (``Member``) is not for users.
     internal = {"topics", "producer_data", "consumer_data", "routes"}
     for call, function in inspect.getmembers(ours, inspect.isfunction):
         if call.startswith("_") or call in internal:

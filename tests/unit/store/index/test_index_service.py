@@ -170,7 +170,7 @@ def test_killed_process_keeps_the_index_up_to_the_last_sync(built_after_sync: in
 @pytest.mark.parametrize("seed", range(40))
 def test_power_cut_and_feeding_the_log_again_gives_the_same_index(seed: int) -> None:
     chance = random.Random(seed)
-    # Odd sizes, so that pages hold slots and entries of every kind, and files end between the keys of a record.
+    # Odd sizes, so that pages contain slots and entries of every kind, and files end between the keys of a record.
     sizes = {"index_slots": 1500, "index_entries": chance.randrange(301, 420)}
     fs = FaultyFileSystem()
     index = service(fs, **sizes)
@@ -352,7 +352,7 @@ def test_file_made_ahead_is_taken_over_by_the_first_key_that_needs_one() -> None
     index = service(fs)
     job = index.next_file_job()
     assert job is not None
-    assert index.next_file_job() is None  # it is being made
+    assert index.next_file_job() is None  # it is being created
     job()
     assert fs.paths(DIRECTORY) == [f"{DIRECTORY}.next"]
     for number in range(6):

@@ -14,7 +14,7 @@ from orbitmq.store.errors import StoreLocked
 from orbitmq.store.maintenance.lock_files import AbortFile, StoreLock
 from orbitmq.testing.faulty_fs import FaultyFileSystem
 
-# What Java's FileChannel.lock does: a POSIX record lock on byte 0.
+# Like Java's FileChannel.lock: a POSIX record lock on byte 0.
 TRY_TO_LOCK = """
 import fcntl, sys
 with open(sys.argv[1], "r+b") as file:

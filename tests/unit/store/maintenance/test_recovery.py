@@ -228,7 +228,7 @@ def test_whole_records_behind_a_hole_are_not_taken_for_the_log() -> None:
     store = open_store(fs)
     assert store.max_log_offset == start
     assert_holds(store, 20)
-    # Were the old records still there, this one would make them reachable again.
+    # If the old records still existed, this one would make them reachable again.
     store.append(message(20, queue_id=0))
     assert_holds(open_store(fs.kill()), 21)
 
@@ -271,7 +271,7 @@ def test_damage_is_skipped_on_request_and_everything_else_served() -> None:
         fs.flip(segment_of(offsets[number]), offsets[number] % SEGMENT_BYTES + 90)
     with pytest.raises(CorruptionError):
         open_store(fs.kill())
-    # Asked for once; from then on the store knows what it lacks, whether the walk meets it or not.
+    # Requested once; from then on the store knows what it lacks, whether or not the walk finds it.
     for option, closed in ((True, True), (False, True), (False, False), (False, True)):
         store = open_store(fs, recover_past_corruption=option)
         for queue_id in (0, 1):

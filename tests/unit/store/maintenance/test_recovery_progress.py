@@ -121,7 +121,7 @@ def test_killed_recovery_goes_on_where_it_was_on_the_disk(
         report = store.recovery
         assert report is not None
         assert claimed <= end
-        # A queue file that was just being made takes its queue along, and then the whole log is asked.
+        # A queue file that was just being created makes its queue unusable, and then the whole log is read.
         assert report.start >= claimed or half_made
         assert report.record_count <= COUNT - COUNT * report.start // end + 2
         assert content(store) == expected
@@ -157,7 +157,7 @@ def test_walk_begins_at_the_end_of_the_last_recovery_once_the_queues_are_flushed
     expected = content(store)
     store = open_store(disk.power_cut(), segment_bytes=BIG_SEGMENT)
     assert store.recovery is not None
-    # What was written since is read again: only a recovery vouches for bytes.
+    # Bytes written since are read again: only a recovery verifies them.
     assert (store.recovery.start, store.recovery.record_count) == (recovered, 30)
     assert content(store) == expected
 

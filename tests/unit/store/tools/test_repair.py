@@ -75,7 +75,7 @@ def test_flipped_and_zeroed_bytes_in_several_places_are_put_back_to_the_byte(see
     done = repair(ROOT, peer.fetch, fs=fs)
     assert done.ok
     assert done.ranges
-    # A checksum covers the body: what was overwritten only in the head or the properties of a record is not seen.
+    # The checksum covers only the body: bytes overwritten in the head or the properties of a record are not detected.
     seen = sum(one.end - one.start for one in done.ranges)
     assert sum(end - start for start, end in peer.asked) < 2 * (seen + 4 * 2000 * len(done.ranges))
     assert find_ranges(fs) == []
@@ -166,7 +166,7 @@ def test_queues_that_lack_lost_messages_are_built_anew() -> None:
     fs = store()
     peer = Peer(fs)
     overwrite(fs, peer.paths[0], 300, b"rot" * 40)
-    # As after a kill, with queues to be built from the log: the walk comes across the damage.
+    # As after a kill, with queues to be rebuilt from the log: the walk encounters the damage.
     fs.close(fs.open(f"{ROOT}/abort", create=True))
     fs.remove_tree(f"{ROOT}/consumequeue")
     skipping = Writer(fs, recover_past_corruption=True)

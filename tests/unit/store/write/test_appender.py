@@ -157,7 +157,7 @@ def test_batch_larger_than_a_segment_leaves_nothing_when_its_end_is_refused() ->
     assert bodies(store) == [b"body 0"]
     store.append(message(1))
     assert bodies(store) == [b"body 0", b"body 1"]
-    # When the disk does not even let the first part be taken back, the store stops; a restart finds a whole log.
+    # When the disk does not even allow the first part to be undone, the store stops; a restart finds a whole log.
     fs.fail_writes(after=60)
     with pytest.raises(StoreUnavailable):
         store.append_batch([message(number) for number in range(2, 100)])
@@ -281,7 +281,7 @@ def test_units_that_cannot_be_written_stay_readable_and_stop_further_appends() -
     clock = ManualClock(START_MS)
     store = open_store(fs, clock, segment_bytes=1 << 20, index_enabled=False)
     store.append(message(0))
-    # The log has its segment; only the first file of the queue is still to be made.
+    # The log has its segment; only the first file of the queue still has to be created.
     fs.on_operation = lambda name, path: _refuse_queues(path)
     for number in range(1, 300):
         try:
