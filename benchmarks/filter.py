@@ -148,7 +148,7 @@ class _Reader:
         """Returns whether the response has arrived."""
         frames = self._decoder.feed(self.connection.recv(1 << 20))
         for frame in frames:
-            # Found, none here (19: not even one to look at), none matches
+            # Found, none here (19: none even to evaluate), none matches
             assert frame.code in (0, 19, 20), (frame.code, frame.remark)
             following = int(frame.ext_fields["nextBeginOffset"])
             self.high = int(frame.ext_fields["maxOffset"])

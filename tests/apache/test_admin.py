@@ -111,7 +111,7 @@ def tail_of_rows(side: Side, text: str) -> list[str]:
 
 
 def without_lag(side: Side, text: str) -> list[str]:
-    """Every line without our own column Lag, which comes last, and without its total."""
+    """Returns every line without our additional column Lag, which is last, and without its total."""
     kept = [line for line in lines(side, text) if not line.startswith("Lag Total: ")]
     return [line if line.startswith("Consume ") else line.rpartition(" ")[0] for line in kept]
 
@@ -342,7 +342,7 @@ def test_cluster_list_tells_the_same_of_every_broker(clusters: Sides, mqadmin: A
 
 def test_groups_are_listed_alike(clusters: Sides, mqadmin: AdminShell) -> None:
     def still(side: Side, text: str) -> list[str]:
-        # mqadmin's own group comes and goes; the rate moves.
+        # mqadmin's own group appears and disappears; the rate changes.
         kept = (line for line in rows(side, text) if not line.startswith("TOOLS_CONSUMER"))
         return [re.sub(r"(PUSH \S+|OFFLINE) \d+ ", r"\1 RATE ", line) for line in kept]
 

@@ -109,7 +109,7 @@ def pull_in_every_way(java: JavaClients, cluster: Cluster, topic: str, groups: t
     for number in range(40):
         tag = "even" if number % 2 == 0 else "odd"
         producer.send(Message(topic=topic, body=b"%d" % number, tags=tag))
-    # The index of messages is made behind the answer at Apache's.
+    # Apache builds the index of messages after the response.
     wait_until(lambda: consumer.max_offset(queue) == 40, timeout_s=5, what="all messages")
     seen += [
         consumer.pull(queue, 0),
@@ -184,7 +184,7 @@ def test_pull_that_blocks_is_woken_by_the_message(
         time.sleep(0.2)
         if not waiting.done():
             break
-        # It came to the broker after the message: on a busy machine even 0.2 s may not be enough.
+        # It reached the broker after the message: on a busy machine even 0.2 s may not be enough.
         late = PullResult.from_json(any_java.result(waiting, "pull"))
         assert (late.status, late.next_offset) == ("NO_MATCHED_MSG", attempt + 1)
     assert not waiting.done(), "a message of another tag must not end the wait"

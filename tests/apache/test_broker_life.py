@@ -138,7 +138,7 @@ def test_sigterm_under_load_and_long_polls_leaves_a_clean_store(
         with load.running():
             load.wait(300)
             assert cluster.broker.exit_code(timeout_s=STOP_S) == 0
-            # Unregistered, not just missed: its topics and its address are gone from the routes.
+            # Unregistered, not just missing: the routes no longer contain its topics and its address.
             assert cluster.broker.address not in (cluster_info(cluster.namesrv.address) or "")
             assert not (tmp_path / "store" / "abort").exists()
             cluster.broker.start()
@@ -179,7 +179,7 @@ def test_one_topic_over_several_brokers(any_client: Clients, unique: Unique) -> 
                 for n in ("0", "1")
             )
             assert stored == sum(result.queue.broker_name == broker.broker_name for result in sent)
-        # With one of them gone the others take everything.
+        # With one of them gone, the others accept everything.
         brokers[1].kill()
         late = {b"late-%d" % number for number in range(30)}
 

@@ -119,7 +119,7 @@ def namesrv(apache_tools: None) -> Iterator[OrbitNamesrv]:
 
 @pytest.fixture
 def groups(namesrv: OrbitNamesrv) -> Iterator[list[Group]]:
-    """Started one after the other: the machine may be small, and an Apache broker takes seconds."""
+    """Yields groups started one after the other: the machine may be small, and an Apache broker takes seconds."""
     common: dict[str, Any] = {"mappedFileSizeCommitLog": SEGMENT_BYTES, "flushDelayOffsetInterval": 1_000}
     slave = common | {"brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": True}
 
@@ -167,7 +167,7 @@ def test_apache_and_our_brokers_replicate_each_other(
         heartbeatBrokerInterval=1_000,
     )
     for group in groups:
-        # A slave that comes later begins with the last segment, so more than one must not be there before it.
+        # A slave that joins later begins with the last segment, so there must be only one segment before it joins.
         wait_until(group.is_followed, timeout_s=60, what=f"the slave of {group.name} follows")
         sent[group.name] = send(java_latest, namesrv, group, unique("producers"), 400)
     consumer.wait_bodies(set().union(*sent.values()), timeout_s=60)
@@ -185,7 +185,7 @@ def test_apache_and_our_brokers_replicate_each_other(
         left_s = max(OUR_SYNC_S, limit_s - (time.monotonic() - started))
         group.wait_same_tables(left_s)
 
-    # Masters die; what the consumer has not read comes from the slaves.
+    # Masters die; the slaves deliver the unread messages.
     consumer.suspend()
     for group in groups:
         sent[group.name] |= send(java_latest, namesrv, group, unique("more"), 50)
@@ -194,7 +194,7 @@ def test_apache_and_our_brokers_replicate_each_other(
         group.master.kill()
     consumer.resume()
     consumer.wait_bodies(set().union(*sent.values()), timeout_s=60)
-    # They come back with everything, and are followed again.
+    # They return with everything, and are followed again.
     for group in groups:
         group.master.start()
     for group in groups:

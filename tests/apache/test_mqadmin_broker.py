@@ -50,7 +50,7 @@ SAME_SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "maxIndexNum": 200_000,
     "transactionMetricFlushInterval": 500,
     "timerFlushIntervalMs": 5_000,
-    # Of these our defaults are those of 4.x.
+    # For these options our defaults are those of 4.x.
     "inSyncReplicas": 1,
     "slaveReadEnable": False,
     "syncFromLastFile": False,
@@ -457,7 +457,7 @@ def test_running_info_of_a_consumer_is_passed_on(sides: Sides, shell: AdminShell
         for side in sides:
             output = run(Case(command, ""), side, shell).stdout
             assert "#Consumer Subscription#" in output
-            # Times, rates and stacks follow; what the client is and reads comes before.
+            # Times, rates and stacks follow; the client's identity and subscriptions come first.
             head = output.partition("#Consumer Offset#")[0]
             texts.append(plain(side, head, masks))
             assert ("ConsumeMessageThread" in output) == command.endswith("true")

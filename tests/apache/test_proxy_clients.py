@@ -44,7 +44,7 @@ CASES = frozenset(
 )
 LACKING: dict[str, frozenset[str]] = {
     "go": frozenset(("recall", "priority")),
-    "node": frozenset(("priority",)),  # it has the field, and takes such a message for a normal one
+    "node": frozenset(("priority",)),  # it has the field, but treats such a message as a normal one
     "rust": CASES - {"normal", "filters", "fifo", "delay", "transaction", "refusals"},
 }
 """Cases for which a client has no call."""
@@ -82,7 +82,7 @@ FOUR = ("python", "java", "go", "node")
 REFUSALS = {
     **{(client, "refusals"): _refusals(client) for client in FOUR},
     **{(client, "late_ack"): "ack: 40013" for client in FOUR},
-    ("go", "late_ack"): "ack: accepted",  # it does not look at the status of the entry
+    ("go", "late_ack"): "ack: accepted",  # it ignores the status of the entry
 }
 """What clients are told, the same by every proxy: codes of statuses, or the error of the client itself."""
 _serial = itertools.count(1)

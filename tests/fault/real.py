@@ -406,7 +406,7 @@ async def failover(target: Target, row: Row, runs: int) -> None:
         at = time.monotonic()
         await run_off_loop(master.kill)
         row.outages_s.append(await load.outage_after(at, RECOVERS_S))
-        # On a machine with a load of 20 it has taken more than the 20 s of a start.
+        # On a machine with a load of 20, it took longer than the 20 s allowed for a start.
         await run_off_loop(lambda: master.start(RECOVERS_S))
 
     await _hurt_group(row, runs, 1, hurt)

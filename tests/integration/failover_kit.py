@@ -115,7 +115,7 @@ class Node:
 
 
 class Group:
-    """All nodes."""
+    """The nodes of a group."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes

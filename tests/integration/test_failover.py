@@ -157,7 +157,7 @@ def test_a_topic_without_messages_is_known_to_the_next_master(etcd: Etcd, memory
         async with group(memory_path, etcd, metadata_sync_interval_ms=60_000) as brokers:
             first = await brokers.settled()
             second = next(node for node in brokers.nodes if node is not first)
-            # One of them may have come with the round after the start.
+            # One of them may have arrived with the round after the start.
             for topic in ("A", "B", "C"):
                 first.running.topics.update(TopicConfig(topic_name=topic, read_queue_nums=3))
                 await until(partial(second.running.topics.configs.__contains__, topic), topic, 10)

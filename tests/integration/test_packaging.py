@@ -61,7 +61,7 @@ def test_unit_runs_a_command_there_is_with_a_file_that_can_be_read(path: Path) -
     for key in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "RestrictSUIDSGID", "LockPersonality"):
         assert service[key] == "yes", key
     assert service["ProtectSystem"] == "strict"
-    # It writes to its state directory only, because a strict system allows nothing else.
+    # It writes only to its state directory, because a strict system allows nothing else.
     text = sample.read_text()
     for written in re.findall(r"^(?:storePathRootDir|kvConfigPath)=(.*)$", text, re.MULTILINE):
         assert written.startswith("/var/lib/orbitmq/"), written

@@ -98,7 +98,7 @@ def test_a_batch_is_bounded_in_bytes() -> None:
         source = reader(broker, maxBytesPerTrigger="60000")
         place = source.initialOffset()
         end = source.latestOffset(place, ALL)
-        # A record takes its body and some 130 bytes.
+        # A record takes its body and about 130 bytes.
         assert 40 <= total(end) <= 60
         assert len(read(source, place, end)) == total(end)
 

@@ -569,7 +569,7 @@ async def test_peer_that_never_reads_is_held_within_the_bounds_and_then_served_i
         (connection,) = server.connections
         assert len(served) < count
         assert connection.unsent_bytes <= limits.write_pause_bytes + 2 * (BIG_BYTES + 100)
-        # One read of requests (256 KiB) may come on top of the bound, with the cost of its frames.
+        # The bound may be exceeded by one read of requests (256 KiB), with the cost of its frames.
         assert connection._backlog_bytes <= limits.backlog_bytes + 2 * 256 * 1024
 
         received = [(await peer.frame()).opaque for _ in range(count)]

@@ -70,7 +70,7 @@ class Group:
     def _broker(self, number: int) -> Machine:
         settings: dict[str, str | int | bool] = {
             "flushDiskType": (number > 1 and self.setup.flush_of_others) or self.setup.flush,
-            # No accidental flush: under ASYNC_FLUSH nothing is on the disk when the power is cut.
+            # No random flush: under ASYNC_FLUSH nothing is on the disk when the power is cut.
             "flushCommitLogThoroughInterval": 600_000,
         }
         if self.setup.failover:

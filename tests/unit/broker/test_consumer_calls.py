@@ -150,7 +150,7 @@ def test_reset_is_refused_on_a_slave(tmp_path: Path) -> None:
 
 def test_old_way_tells_every_online_consumer(old_way: Calls) -> None:
     consumers = [old_way.consumer("g", "T", client=f"c{number}", number=number) for number in (1, 2)]
-    consumers[0].notices.clear()  # that the second one came
+    consumers[0].notices.clear()  # the second one arrived
     consumers[0].bodies.clear()
     for queue_id in (0, 1):
         old_way.offsets.commit("", "g", "T", queue_id, 1)

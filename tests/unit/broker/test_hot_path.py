@@ -136,7 +136,7 @@ async def costs(client: Client, requests: Requests) -> tuple[int, int]:
     """Returns the opcodes of the first request of a read, and of each further one."""
     found = []
     for per_read in (1, PER_READ):
-        for _ in range(READS):  # until caches and tables are filled, and each revive queue is there
+        for _ in range(READS):  # until caches and tables are filled, and each revive queue exists
             await client.answers(b"".join(await requests(per_read)), per_read)
         found.append(min([await client.read(b"".join(await requests(per_read))) for _ in range(READS)]))
     return found[0], -(-(found[1] - found[0]) // (PER_READ - 1))

@@ -280,7 +280,7 @@ async def test_pull_of_a_closed_connection_is_forgotten(puller: Puller) -> None:
 
 @in_loop
 async def test_answered_pulls_are_forgotten_long_before_their_time(puller: Puller) -> None:
-    """Kept until then, they made the memory of a busy broker grow whenever pulls came faster."""
+    """If they were kept until then, the memory of a busy broker would grow whenever pulls arrived faster."""
     assert puller.wait(queueId="1") is None
     for offset in range(500):
         assert puller.wait(offset) is None
@@ -341,7 +341,7 @@ def test_readers_that_lag_are_sent_to_the_slave_of_their_group(
     puller.world.groups.update(SubscriptionGroupConfig(group_name="g", which_broker_when_consume_slowly=2))
     puller.world.put("T")
     puller.world.put("T")
-    # No memory means that everything stored has to come from the disk.
+    # No memory means that all messages are read from the disk.
     monkeypatch.setattr(puller.world.store._reader, "_machine_bytes", 0 if lags else 1 << 30)
     reply = puller.pull()
     assert found(reply) == [b"x", b"x"]

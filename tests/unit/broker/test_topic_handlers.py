@@ -95,7 +95,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_a_change_is_saved_by_another_thread_and_not_answered_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync on the event loop holds every client for as long as the disk takes."""
+    """A sync on the event loop would block every client for as long as the disk takes."""
     writers: list[int] = []
     save = SafeFile.save
 

@@ -390,7 +390,9 @@ def test_completion_of_another_shell_is_refused() -> None:
 
 @pytest.mark.slow
 def test_command_starts_without_what_it_does_not_need() -> None:
-    """A command that prints into a pipe and sends nothing needs neither rich nor the client: half of its start."""
+    """A command that prints into a pipe and sends no message needs neither rich nor the client, which are half of its
+    start-up time.
+    """
     script = (
         "import sys; from click.testing import CliRunner; from orbitmq.cli.admin import admin_commands;"
         f"CliRunner().invoke(admin_commands, ['topicStatus', '-t', 'x', '-n', '{NOBODY}']);"

@@ -196,7 +196,7 @@ def test_interrupt_and_the_end_of_the_loop_go_through_a_handler() -> None:
 
     running = Handler(wait, None).run([received(0)], TaskOwner("test"))
     running.send(None)
-    running.close()  # RuntimeError if it were taken for a failure of the handler
+    running.close()  # RuntimeError if it were treated as a failure of the handler
 
 
 def test_name_servers_may_be_separated_by_either_sign() -> None:

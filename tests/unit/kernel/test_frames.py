@@ -181,7 +181,7 @@ def test_number_as_java_reads_it(kernel: Kernel, value: str, number: int) -> Non
 
 
 def by_dictionary(raw: bytes) -> bytes:
-    """As a dictionary of properties would come out."""
+    """Returns the text as a dictionary of properties would produce it."""
     properties = decode_properties(raw)
     properties.pop("POP_CK", None)
     return encode_properties({**properties, **decode_properties(ADDED)})

@@ -339,7 +339,7 @@ def test_trusted_record_that_does_not_follow_the_one_before_must_name_its_place(
         at, count, _, _, _, found = kernel.select(
             changed, 0, (window, BASE), (32, FAR), (0, 0), None, (*QUEUE, BASE)
         )
-        # One that lies further on is taken as it is, and shows at the next: the units of trusted records are trusted.
+        # A later one is accepted as it is, and detected at the next: the units of trusted records are trusted.
         assert (at, count, found) == ((6, 5, (3,)) if number < 3 else (6, 6, ())), number
     # The first record of a call: an old unit may point there.
     assert kernel.select(units, 0, (window, BASE), (1, FAR), (0, 0), None, (b"T", 0, 1, BASE))[5] == tuple(

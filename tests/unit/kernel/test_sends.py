@@ -142,7 +142,7 @@ def test_a_batch_that_is_refused_is_a_frame(kernel: Kernel, shape: str) -> None:
 def test_records_are_those_of_the_messages(
     kernel: Kernel, form: SerializeType, code: int, key: str, end: str
 ) -> None:
-    """Of any size, key and properties, from both kinds of hosts, into several queues."""
+    """Messages of any size, key and properties, from both kinds of hosts, into several queues."""
     reads, messages = [], []
     for number, size in enumerate(SIZES):
         properties = f"KEYS\x01a b{number}\x02UNIQ_KEY\x01{key}\x02TAGS\x01{'t' * number or 'x'}" + end

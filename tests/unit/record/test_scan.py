@@ -140,7 +140,7 @@ def ending_with_zero(size: int) -> bytes:
 @pytest.mark.parametrize(
     ("size", "behind", "kept"),
     [
-        (300, b"", True),  # nothing says otherwise
+        (300, b"", True),  # no evidence to the contrary
         (300, bytes(7), False),
         (300, bytes(1000), False),  # as a power cut leaves it
         (300, THREE, True),

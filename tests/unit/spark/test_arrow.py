@@ -133,7 +133,7 @@ def test_columns_of_any_records_equal_the_plain_decoder(data: st.DataObject) -> 
 
 
 def test_columns_of_many_like_records_equal_the_plain_decoder() -> None:
-    # Enough of them for the scan to look at whole runs.
+    # Enough of them for the scan to process whole runs.
     made = [record(number, body=b"%08d" % number) for number in range(1500)]
     made += [record(9000, body=b"longer than the others")]
     made += [record(number, body=b"%08d" % number) for number in range(300)]
@@ -194,7 +194,7 @@ def test_any_flipped_byte_is_an_error_of_the_record_or_no_error() -> None:
                 decode_records(broken, starts, broker=None, columns=COLUMNS, verify_crc=True)
             except RecordError:
                 refused += 1
-    assert refused > 80  # sizes, magic, checksums and bodies; nothing guards the other fields
+    assert refused > 80  # sizes, magic, checksums and bodies; the other fields are unprotected
 
 
 @pytest.mark.parametrize("starts", [[-1], [10_000], [0, 50], [5]])

@@ -255,7 +255,7 @@ def test_bug_in_one_part_is_logged_once_with_its_traceback_and_the_others_are_co
 
 def test_log_end_that_is_no_sane_number_holds_up_positions_only(world: World) -> None:
     world.master.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = bodies.KvTable(
-        table={"commitLogMaxOffset": "9" * 5_000}  # more digits than int() takes
+        table={"commitLogMaxOffset": "9" * 5_000}  # more digits than int() accepts
     ).encode()
     world.round()
     assert world.copied() == [True, False, False, True, True]
@@ -283,7 +283,7 @@ def test_positions_wait_until_the_log_has_followed(world: World, monkeypatch: py
     world.log.whole_log_offset = 699
     world.round()
     assert world.copied() == [True, False, False, True, True]
-    # The same ones are taken in a later round: newer ones might wait indefinitely for a busy master.
+    # A later round applies the same positions: newer ones might wait indefinitely for a busy master.
     world.master.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = b'{"offsetTable":{"T@g":{0:40,1:50}}}'
     world.master.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = b'{"table":{"commitLogMaxOffset":"9000"}}'
     world.log.whole_log_offset = 701

@@ -19,7 +19,7 @@ def test_a_flush_ends_although_a_send_that_waits_for_room_is_cancelled() -> None
 
         async def send_batch(messages: list[Message]) -> list[Any]:
             await asyncio.sleep(0.05)
-            waiting.cancel()  # before it can take the room that becomes free
+            waiting.cancel()  # before it can use the space that becomes free
             return [None] * len(messages)
 
         options = ProducerOptions(batch_linger_s=0.01, batch_total_bytes=100)

@@ -73,7 +73,7 @@ def test_index_built_from_a_recorded_log_is_byte_equal_to_apaches(store: str, ba
         topic, _, word = key.partition("#")
         assert index.query(topic, word, *FOREVER, 32) == sorted(log_offsets)
     index.close()
-    # A sync leaves its mark in the unused entry 0 and changes nothing else.
+    # A sync writes its mark into the unused entry 0 and changes nothing else.
     for path, content in zip(fs.paths(), theirs, strict=True):
         mine = bytearray(fs.content(path))
         assert any(mine[ENTRY_0])
@@ -365,7 +365,7 @@ def test_file_made_ahead_is_taken_over_by_the_first_key_that_needs_one() -> None
         index.build()
     second = index.next_file_job()
     assert second is not None
-    for number in range(8, 25):  # two more files are needed before the second is made
+    for number in range(8, 25):  # two more files are needed before the second is created
         put(index, number)
         index.build()
     second()

@@ -100,7 +100,7 @@ def test_files_made_ahead_are_dropped_unless_they_were_reached() -> None:
     add(segments, 0)
     segments.make_file(SIZE)
     segments.add(SIZE)
-    segments.make_file(SIZE)  # a worker that comes late
+    segments.make_file(SIZE)  # a worker that is late
     segments.make_file(2 * SIZE)
     segments.drop_made_ahead()
     assert new_list(fs).starts == [0, SIZE]

@@ -231,7 +231,7 @@ def test_queue_that_waits_to_be_rebuilt_is_not_claimed(rare: tuple[int, ...]) ->
 
 
 def test_log_is_synced_before_it_is_claimed() -> None:
-    """A killed process leaves its log in the page cache, and a power cut during the recovery would take it."""
+    """A killed process leaves its log in the page cache, which a power cut during the recovery would erase."""
     disk = killed(BIG_SEGMENT)
     log_synced = False
     claims: list[int] = []
