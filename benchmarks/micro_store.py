@@ -79,7 +79,8 @@ def cpu_us(work: Callable[[], object], count: int) -> float:
 
 
 def measure_machine() -> Figures:
-    """Times a fixed piece of work, to distinguish a slow machine from a slow store: about 40 on an idle 3 GHz core.
+    """Times a fixed piece of work, to distinguish a slow machine from a slow store: about 40 on an idle 3
+    GHz core.
     """
 
     def loop() -> None:

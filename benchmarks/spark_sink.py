@@ -46,7 +46,8 @@ _SERVER: Final = (
 
 @contextmanager
 def server() -> Iterator[str]:
-    """Yields the address of a name server; a broker runs next to it, as a child, so that ``Stopwatch`` sees its CPU.
+    """Yields the address of a name server; a broker runs next to it, as a child, so that ``Stopwatch`` sees
+    its CPU.
     """
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -149,7 +149,8 @@ def read_store(spark: SparkSession, path: Path, **options: str) -> DataFrame:
 
 
 def measure_store(spark: SparkSession, path: Path) -> dict[str, Any]:
-    """Measures reads of a whole store: all columns into a sink that drops them, and two columns for a sum of bytes.
+    """Measures reads of a whole store: all columns into a sink that drops them, and two columns for a sum
+    of bytes.
     """
 
     def everything() -> int:

@@ -143,7 +143,8 @@ def measure(side: Side, seconds: float) -> Window:
 def alternate(
     ours: Side, theirs: Side, *, seconds: float = 2.5, pairs: int = PAIRS, warm_up_s: float = 8.0
 ) -> list[Pair]:
-    """Runs ``pairs`` pairs of windows, each side first in half of them. Both sides are warmed up and paused before.
+    """Runs ``pairs`` pairs of windows, each side first in half of them. Both sides are warmed up and paused
+    before.
     """
     for side in (ours, theirs):
         side.resume()

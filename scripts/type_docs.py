@@ -99,7 +99,8 @@ class Session:
 
 
 def blocks(page: str) -> Iterator[tuple[int, str, str, tuple[list[str], bool] | None]]:
-    """Yields line, kind and text of each block, and for a program its expected output and whether the order matters.
+    """Yields line, kind and text of each block, and for a program its expected output and whether the order
+    matters.
     """
     text = (DOCS / page).read_text("utf-8")
     found = list(_BLOCK.finditer(text))

@@ -47,7 +47,8 @@ def require_opcode_counts() -> None:
 
 @cache
 def both() -> list[Kernel]:
-    """Returns the plain kernel and, where it is built, the compiled one, for tests that compare them within one case.
+    """Returns the plain kernel and, where it is built, the compiled one, for tests that compare them within
+    one case.
     """
     found = [load("plain")]
     try:

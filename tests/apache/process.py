@@ -157,7 +157,8 @@ class ChildProcess:
         return self.process.pid
 
     def wait_ready(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Polls `ready`; raises with the child's last output when it ends or the time (at least two minutes) is over.
+        """Polls `ready`; raises with the child's last output when it ends or the time (at least two
+        minutes) is over.
         """
         timeout_s = max(timeout_s, START_LIMIT_S)
         deadline = time.monotonic() + timeout_s

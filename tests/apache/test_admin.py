@@ -151,7 +151,8 @@ def our_producers(side: Side, text: str) -> list[str]:
 
 
 def their_shares(side: Side, text: str) -> dict[str, int]:
-    """Returns how many queues each client gets. A tool that does not sort them like clients cannot tell which ones.
+    """Returns how many queues each client gets. A tool that does not sort them like clients cannot tell
+    which ones.
     """
     return {client: len(queues) for client, queues in documents(side, text)["result"].items()}
 

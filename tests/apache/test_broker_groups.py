@@ -1,4 +1,5 @@
-"""Groups of official consumers on our broker: queues reassigned on join and leave, offsets that survive the broker.
+"""Groups of official consumers on our broker: queues reassigned on join and leave, offsets that survive the
+broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Compares our exporter with that of a real Apache 5.5.0 broker: the same work, then names, kinds, labels and values.
+"""Compares our exporter with that of a real Apache 5.5.0 broker: the same work, then names, kinds, labels
+and values.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ def legacy_shell(apache_tools: None) -> Iterator[AdminShell]:
 
 
 def fill(side: Side, java: JavaClients) -> None:
-    """Creates topics, messages with tags and keys, and three groups: one finished, one that filters, one that lags.
+    """Creates topics, messages with tags and keys, and three groups: one finished, one that filters, one
+    that lags.
     """
     namesrv, broker = side.namesrv, side.broker
     create_topic(namesrv, broker, TOPIC, queue_count=4)

@@ -341,7 +341,8 @@ def test_killed_broker_leaves_the_routes_at_once(cluster: Cluster, unique: Uniqu
 
 
 def test_slave_acts_as_master_and_is_told_so(apache_tools: None) -> None:
-    """Acting master: Apache's own slave gets our notification, and clients see it as the master of a read-only group.
+    """Acting master: Apache's own slave gets our notification, and clients see it as the master of a
+    read-only group.
     """
     group: dict[str, Any] = {
         "brokerName": "pair",

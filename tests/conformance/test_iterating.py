@@ -1,4 +1,5 @@
-"""``async for message in consumer``: when messages are acknowledged, and that none is lost, starved or left waiting.
+"""``async for message in consumer``: when messages are acknowledged, and that none is lost, starved or left
+waiting.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Sends under load, through failures and with mistakes: bounded, reported correctly, and without harm to other sends.
+"""Sends under load, through failures and with mistakes: bounded, reported correctly, and without harm to
+other sends.
 """
 
 from __future__ import annotations

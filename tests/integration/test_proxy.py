@@ -319,7 +319,8 @@ def _check_alive(stack: LocalStack) -> None:
 
 
 def _check_streams(stack: LocalStack, count: int, seed: int) -> None:
-    """Checks mutated receives and telemetry commands. A receive whose deadline is below the shortest poll is refused.
+    """Checks mutated receives and telemetry commands. A receive whose deadline is below the shortest poll
+    is refused.
     """
     source = random.Random(seed)
     settings = pb.Settings(client_type=pb.PUSH_CONSUMER)

@@ -70,7 +70,8 @@ def test_a_member_with_an_old_copy_of_its_disk_is_not_elected_first(
 
 
 def test_a_member_keeps_what_it_knows_to_be_acknowledged_from_a_master_without_it() -> None:
-    """Etcd has lost the note, so the old copy is elected; the other member stops with an error and truncates nothing.
+    """Etcd has lost the note, so the old copy is elected; the other member stops with an error and
+    truncates nothing.
     """
 
     async def scenario(world: World) -> None:

@@ -1,4 +1,5 @@
-"""Tests ``TestRocketBroker``: published messages reach handlers in memory, following the rules of groups and filters.
+"""Tests ``TestRocketBroker``: published messages reach handlers in memory, following the rules of groups
+and filters.
 """
 
 from __future__ import annotations

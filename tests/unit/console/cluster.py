@@ -1,4 +1,5 @@
-"""A broker and a name server that answer the requests of a console from memory; the console is called without HTTP.
+"""A broker and a name server that answer the requests of a console from memory; the console is called
+without HTTP.
 """
 
 from __future__ import annotations

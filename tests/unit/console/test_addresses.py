@@ -1,4 +1,5 @@
-"""A console connects only to its name servers and to the brokers they list, even if a request names another address.
+"""A console connects only to its name servers and to the brokers they list, even if a request names another
+address.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Every request is declared once, and every server serves the requests declared for it or gives the reason why not.
+"""Every request is declared once, and every server serves the requests declared for it or gives the reason
+why not.
 """
 
 from __future__ import annotations

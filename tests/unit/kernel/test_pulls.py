@@ -50,7 +50,8 @@ def typed(raw: bytes, form: SerializeType) -> PullFields | None:
 def assert_read_alike(
     kernel: Kernel, raw: bytes, *, form: SerializeType = ROCKETMQ, certain: bool = False
 ) -> None:
-    """Checks that the kernel reads the same as the typed reader, or falls back to it; ``certain``: it must read it.
+    """Checks that the kernel reads the same as the typed reader, or falls back to it; ``certain``: it must
+    read it.
     """
     values = kernel.pull_fields(raw, form == ROCKETMQ)
     if certain:

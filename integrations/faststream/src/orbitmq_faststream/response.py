@@ -15,7 +15,8 @@ __all__ = ["RocketPublishCommand", "RocketResponse", "SendSettings"]
 
 
 class SendSettings(TypedDict, total=False):
-    """The fields of a RocketMQ message in addition to body and headers; the names are those of ``orbitmq.Message``.
+    """The fields of a RocketMQ message in addition to body and headers; the names are those of
+    ``orbitmq.Message``.
     """
 
     tags: str

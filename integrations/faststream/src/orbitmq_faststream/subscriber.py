@@ -180,7 +180,8 @@ class RocketSubscriber(SubscriberUsecase[ReceivedMessage]):
         return response
 
     async def get_one(self, *, timeout: float = 5.0) -> RocketMessage | None:  # noqa: ASYNC109 - FastStream's
-        """Returns the next message, to be finished by the caller, or None after the timeout. Only without handlers.
+        """Returns the next message, to be finished by the caller, or None after the timeout. Only without
+        handlers.
         """
         assert not self.calls, "a subscriber with handlers cannot be read by hand"
         try:

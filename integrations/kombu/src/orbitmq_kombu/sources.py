@@ -26,7 +26,8 @@ _BROADCAST_MAX: Final = 10_000
 
 
 class Arrivals:
-    """Set by the loop's thread when something arrives. kombu's thread waits for it, or a hub watches its descriptor.
+    """Set by the loop's thread when something arrives. kombu's thread waits for it, or a hub watches its
+    descriptor.
     """
 
     def __init__(self) -> None:

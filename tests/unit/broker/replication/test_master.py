@@ -1,4 +1,5 @@
-"""The master's side of replication on in-memory transports: which slaves are served, from where, how fast, how long.
+"""The master's side of replication on in-memory transports: which slaves are served, from where, how fast,
+how long.
 """
 
 from __future__ import annotations

@@ -277,7 +277,8 @@ def test_part_that_cannot_be_read_changes_nothing(world: World, code: int, rubbi
 
 
 def test_positions_wait_until_the_log_has_followed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it were promoted before, this broker would skip messages that the positions mark as done and its log lacks.
+    """If it were promoted before, this broker would skip messages that the positions mark as done and its
+    log lacks.
     """
     monkeypatch.setattr(metadata_sync, "_FOLLOW_S", 0.001)
     world.log.whole_log_offset = 699
