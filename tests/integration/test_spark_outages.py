@@ -273,9 +273,7 @@ def test_a_planned_range_of_a_deleted_topic_is_named_and_passed_over(
     end = source.latestOffset(place, ALL)
     planned = list(source.partitions(place, end))
     servers.delete_topic("T", broker)
-    if (
-        restarted
-    ):  # the batch is in the checkpoint's log and replanned by a driver without any state
+    if restarted:  # the batch is in the checkpoint's log and replanned by a driver without any state
         source = stream(servers, **options)
         planned = list(source.partitions(place, end))
     assert read(source, planned) == [10, 11]
