@@ -128,14 +128,14 @@ async def test_tables_of_the_slave_become_the_masters(tmp_path: Path) -> None:
         master.offsets.persist()
         master.schedule.persist()
 
-        def equal() -> bool:
-            return all(
-                config_file(master, name) is not None
-                and config_file(master, name) == config_file(slave, name)
+        def differing() -> list[str]:
+            return [
+                name
                 for name in TABLES
-            )
+                if config_file(master, name) is None or config_file(master, name) != config_file(slave, name)
+            ]
 
-        await until(equal, "four equal files")
+        await until_async(lambda: not differing(), lambda: f"equal files: {differing()}")
         assert "OnlyHere" not in slave.topics.configs
         assert slave.topics.configs["Made"].write_queue_nums == 5
 

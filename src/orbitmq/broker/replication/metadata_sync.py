@@ -314,10 +314,16 @@ class MetadataSync:
     async def _take_topics(self, address: str) -> None:
         body = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, _LIST_TIMEOUT_S)
         table = javajson.decode(body, bodies.TopicConfigWrapper, bytes_max=_BYTES_MAX)
-        if table.data_version != self._topics.data_version and table.topic_config_table:
+        if self._is_new(table.data_version, self._topics_seen, self._topics) and table.topic_config_table:
             self._topics.replace_all(table.topic_config_table, table.data_version)
             logger.info("topics copied count=%d", len(table.topic_config_table))
         self._topics_seen = table.data_version
+
+    @staticmethod
+    def _is_new(version: DataVersion, seen: DataVersion, own: TopicTable | GroupTable) -> bool:
+        """Whether a master's table must be copied. Equal versions do not suffice: both brokers may have changed their
+        tables in the same millisecond, so the version must also be the one that was copied last."""
+        return version != own.data_version or version != seen
 
     async def _positions(self, address: str, code: int) -> bytes | None:
         """Returns the master's answer once our log has caught up with it; ``None`` while it has not."""
@@ -357,7 +363,10 @@ class MetadataSync:
     async def _take_groups(self, address: str) -> None:
         body = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _LIST_TIMEOUT_S)
         table = javajson.decode(body, bodies.SubscriptionGroupWrapper, bytes_max=_BYTES_MAX)
-        if table.data_version != self._groups.data_version and table.subscription_group_table:
+        if (
+            self._is_new(table.data_version, self._groups_seen, self._groups)
+            and table.subscription_group_table
+        ):
             self._groups.replace_all(
                 table.subscription_group_table,
                 table.forbidden_table or {},

@@ -173,6 +173,14 @@ def test_same_versions_replace_nothing_and_same_cursors_are_written_once(world: 
     assert len(world.delays.contents) == 1
 
 
+def test_own_change_of_the_same_version_is_replaced(world: World) -> None:
+    """Master and slave changed their tables in the same millisecond."""
+    world.topics.update(TopicConfig(topic_name="OnlyHere"))
+    world.topics.data_version = world.groups.data_version = VERSION
+    world.round()
+    assert (set(world.topics.configs), set(world.groups.configs)) == ({"T"}, {"g"})
+
+
 def test_news_of_the_master_copy_topics_and_groups_at_once(world: World) -> None:
     async def run() -> None:
         world.sync.start()
