@@ -1,6 +1,7 @@
-"""Assembles, starts and stops the broker (Apache: BrokerController, without the god object).
+"""Assembles, starts and stops the broker (Apache: BrokerController).
 
-Creates the events and all parts, and passes each its collaborators. The order of start and stop is a contract:
+It creates the events and all parts, and passes each part its collaborators. The order of start and stop is a
+contract:
 
 - start: bind ports, load metadata, open and recover the store, build handlers, serve, start jobs, register.
 - stop: unregister, refuse new connections, answer waiting pulls, drain connections, stop jobs, save metadata, close
@@ -91,7 +92,7 @@ class Broker:
         config_file: str | None = None,
         more: MoreOptions | None = None,
     ) -> None:
-        """Options changed by requests are saved in ``config_file``. Raises ``ConfigError``."""
+        """Changes that requests make to options are saved in ``config_file``, if given. Raises ``ConfigError``."""
         self.config = config
         self.store_config = store_config
         self._clock = ForwardClock(clock)
@@ -148,7 +149,8 @@ class Broker:
         return SafeFile(self._fs, posixpath.join(self.store_config.root, "config", name))
 
     def _build_tables(self, store_host: bytes) -> None:
-        """What exists before the store is open."""
+        """Create the parts that exist before the store is opened: the tables, the statistics, the access control and
+        the registration."""
         config, clock, events = self.config, self._clock, self.events
         self.tables = tables = BrokerTables.load(config, clock, self._metadata_file, events, self._tasks)
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
@@ -176,7 +178,7 @@ class Broker:
         )
 
     def _build_replication(self) -> None:
-        """What decides when a message may be acknowledged and read."""
+        """Create the parts that decide when a message may be acknowledged and read."""
         config, store, events = self.config, self.store, self.events
         self._group: FailoverParts | None = None
         if config.failover_enabled:
@@ -357,7 +359,8 @@ class Broker:
     async def _measured(
         self, routes: list[Route | RawRoute], bound: socket.socket | None
     ) -> list[Route | RawRoute]:
-        """Serve the metrics if they are enabled; returns the routes, which then also measure their requests."""
+        """Serve the metrics if they are enabled. Returns the routes, which then also measure the duration of their
+        requests."""
         config = self.config
         if config.metrics_exporter != "PROM":
             return routes
@@ -428,17 +431,18 @@ class Broker:
     # -- stop ------------------------------------------------------------------------------------------
 
     def _job_died(self, error: BaseException) -> None:
-        """Take the broker down because a background job must never end; keeps the reason."""
+        """Make ``failure`` return ``error``, because a background job must never end."""
         if self._failed is not None and not self._failed.done():
             self._failed.set_result(error)
 
     async def failure(self) -> BaseException:
-        """Wait until the broker cannot continue; returns the cause."""
+        """Wait until the broker cannot continue. Returns the cause."""
         assert self._failed is not None
         return await asyncio.shield(self._failed)
 
     async def stop(self) -> None:
-        """Stop in order, in about a second when nothing hangs, at most ten. Raises ``SaveRefused`` at the end."""
+        """Stop all parts in order. Takes about a second, or at most ten if something hangs. Raises ``SaveRefused`` at
+        the end if a final save failed."""
         if not self._started:
             return
         self._started = False

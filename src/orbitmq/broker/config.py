@@ -659,12 +659,12 @@ class BrokerConfig(TableLimits):
 
     @property
     def slave_gap_bytes_max(self) -> int:
-        """A slave at least this far behind does not count as available."""
+        """The lag in bytes from which a slave no longer counts as available."""
         return min(self.slave_gap_bytes, self.slave_gap_bytes_too)
 
     @property
     def reads_pop_retry_v1(self) -> bool:
-        """Whether pops read the retry topics that join group and topic with an underscore."""
+        """Whether pops also read the old retry topics, whose names join group and topic with an underscore."""
         return not self.retry_topic_v2 or self.pop_retry_topic_v1_read
 
     @property
@@ -682,7 +682,7 @@ class BrokerConfig(TableLimits):
 
     @property
     def register_period_s(self) -> float:
-        """Seconds between registrations, limited to 10 to 60 as in Apache."""
+        """Seconds between registrations, limited to the range 10 to 60 as in Apache."""
         return min(60_000, max(10_000, self.register_period_ms)) / 1000
 
     def with_ports(self, listen_port: int, ha_listen_port: int) -> BrokerConfig:
@@ -691,7 +691,7 @@ class BrokerConfig(TableLimits):
 
 
 def split_addresses(text: str) -> list[str]:
-    """Splits ``a:1;b:2`` in order, without blanks and duplicates."""
+    """Splits ``a:1;b:2`` into addresses, in order, without empty ones and duplicates."""
     return list(dict.fromkeys(part.strip() for part in text.split(";") if part.strip()))
 
 
@@ -715,8 +715,8 @@ def change_option(config: Any, key: str, text: str) -> Any:
 
 
 def change_role(config: BrokerConfig, role: BrokerRole, broker_id: int) -> None:
-    """Change the role and number of a running broker. Only ``roles.RoleSwitch`` may call it, which switches
-    everything else."""
+    """Change the role and the broker id of a running broker. Only ``roles.RoleSwitch`` may call it, because it
+    switches everything else that depends on the role."""
     assert (role is BrokerRole.SLAVE) == (broker_id != MASTER_ID), (role, broker_id)
     object.__setattr__(config, "role", role)
     object.__setattr__(config, "broker_id", broker_id)

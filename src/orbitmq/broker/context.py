@@ -1,4 +1,4 @@
-"""What most parts of a running broker work with."""
+"""The objects that most parts of a running broker need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BrokerContext"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """The options, the log, the tables and what ties them together."""
+    """The options, the store, the tables, the write path, the statistics, the clock and the events of one broker."""
 
     config: BrokerConfig
     store: MessageStore

@@ -18,7 +18,7 @@ __all__ = ["Deliveries"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliveries:
-    """Runs while this broker is master."""
+    """The delivery services of this broker, which run while it is master."""
 
     schedule: Schedule
     timers: Timers
@@ -29,7 +29,7 @@ class Deliveries:
     events: BrokerEvents
 
     def start(self) -> None:
-        """Take over the cursors and deliver. Raises ``OSError``."""
+        """Start all services at their saved cursors. Raises ``OSError``."""
         self.clock.at_least(self.store.last_store_ms)  # the previous master's clock may be ahead
         self.schedule.start()
         self.timers.start()
@@ -37,7 +37,8 @@ class Deliveries:
         self.pop.start(self.pop.offsets.saved_ms())
 
     async def stop(self) -> None:
-        """Stop delivering and save the cursors. Raises ``SaveRefused`` after all have stopped."""
+        """Stop all services and save their cursors. Raises ``SaveRefused`` if a save failed, after all services have
+        stopped."""
         self.events.deliveries_stopping()
         saves = LastSaves()
         await saves.stop("delayOffset.json", self.schedule.stop)

@@ -29,11 +29,12 @@ class Replication(Protocol):
         """Whether acknowledgements wait for a slave at all."""
 
     def when_replicated(self, log_end: int, callback: AckCallback) -> None:
-        """Call back with SUCCESS, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE."""
+        """Call back with SUCCESS, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE once replication up to ``log_end`` has
+        succeeded or failed."""
 
 
 class AckGate:
-    """Decides whether a reply is sent immediately, and if not, when."""
+    """Decides when the reply to a send is sent: immediately, or after a flush or replication."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class AckGate:
         replication: Replication | None = None,
         mastership: Mastership | None = None,
     ) -> None:
-        """``mastership`` exists only with failover."""
+        """``mastership`` is passed only with failover."""
         self._store = store
         self.replication = replication
         self.waiting_count = 0
@@ -53,13 +54,13 @@ class AckGate:
         """With failover: why sends are refused now; empty when they are accepted."""
 
     def refuse(self, reason: str) -> None:
-        """Refuse sends for this reason; empty accepts them again."""
+        """Refuse sends with this reason. An empty reason accepts them again."""
         self.refusal = reason
 
     @property
     def closed(self) -> str:
-        """Returns why this broker must not store messages of its own now; empty when it may. Messages that a master
-        stores after its lease has expired are truncated, and their senders no longer wait for the response."""
+        """The reason why this broker must not store its own messages now; empty if it may. Messages that a master
+        stores after its lease has expired will be truncated, and their senders no longer wait for the response."""
         if self.refusal or self.is_master is None or self.is_master():
             return self.refusal
         return "this broker is not the master any more"
@@ -72,7 +73,8 @@ class AckGate:
         return self.replication is None or not self.replication.required
 
     def wait(self, log_end: int, callback: AckCallback) -> None:
-        """Call ``callback`` once with the response code, when the log up to ``log_end`` is as safe as configured."""
+        """Call ``callback`` once with the response code, as soon as the log up to ``log_end`` is as safe as
+        configured or known not to become so."""
         replication = self.replication if self.replication and self.replication.required else None
         sync_flush = self._store.flush_mode is _SYNC
         outstanding = int(sync_flush) + int(replication is not None)
@@ -104,8 +106,8 @@ class AckGate:
             replication.when_replicated(log_end, lambda code: finish(code, overrides=True))
 
     def _if_master(self, callback: AckCallback) -> AckCallback:
-        """Report FLUSH_SLAVE_TIMEOUT if this broker is no longer master: a failover may discard the stored
-        message."""
+        """Returns a callback that reports FLUSH_SLAVE_TIMEOUT if this broker is no longer master by then, because a
+        failover may discard the stored message."""
         is_master = self.is_master
         assert is_master is not None
 

@@ -1,9 +1,9 @@
-"""Limits consumers of a SYNC_FLUSH master to flushed messages; with failover see ``failover.in_sync``.
+"""Limits consumers of a SYNC_FLUSH master to flushed messages. With failover, ``failover.in_sync`` does this instead.
 
 A power failure loses unflushed messages, and the next message takes their queue offset. A group that had read a lost
-message would skip the new one, even if that one is acknowledged. A message therefore becomes visible when its
-producer may be acknowledged: the flush wakes the readers of its queue, not the append. Apache's consumers read
-immediately.
+message would skip the new one, even if that one is acknowledged. A message therefore becomes visible only when its
+producer may be acknowledged. The readers of its queue are woken by the flush instead of the append. Apache lets
+consumers read immediately.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _RETRY_S: Final = 1.0
 
 
 class FlushedReads:
-    """Turns ``arrived`` into ``readable`` when the messages are flushed. The broker's own topics need not wait."""
+    """Emits ``readable`` for messages reported by ``arrived`` once they are flushed. The broker's own topics need not
+    wait."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore, events: BrokerEvents) -> None:
         self._config = config

@@ -38,7 +38,8 @@ _TAGS: Final = Property.TAGS.encode()
 
 
 def as_committed(half: Record) -> NewMessage:
-    """Returns the message for consumers. Raises ``RecordError`` if it lacks its real topic and queue."""
+    """Returns the message to deliver to consumers. Raises ``RecordError`` if the half message lacks its real topic
+    and queue."""
     return unparked(half)._replace(
         properties=remove_property(remove_property(half.properties, _REAL_TOPIC), _REAL_QUEUE_ID),
         sys_flag=half.sys_flag & ~_TYPE_BITS | _COMMIT,
@@ -47,7 +48,7 @@ def as_committed(half: Record) -> NewMessage:
 
 
 def again(half: Record, *changes: tuple[Property, int]) -> NewMessage:
-    """Returns the half message to append to its queue again, with some properties changed."""
+    """Returns the half message to append to its queue again, with the given numeric properties changed."""
     properties = half.properties
     for name, value in changes:
         properties = set_property(properties, name.encode(), b"%d" % value)
@@ -55,7 +56,7 @@ def again(half: Record, *changes: tuple[Property, int]) -> NewMessage:
 
 
 def moved_to(half: Record, topic: str, queue_id: int, properties: bytes) -> NewMessage:
-    """Returns the same message for another topic and queue."""
+    """Returns the half message as a message of another topic and queue, with the given properties."""
     return NewMessage(
         topic,
         queue_id,
@@ -70,7 +71,7 @@ def moved_to(half: Record, topic: str, queue_id: int, properties: bytes) -> NewM
 
 
 def number(record: Record, name: Property) -> int | None:
-    """Returns a numeric property; None when it is missing or not a number."""
+    """Returns the value of a numeric property, or None if it is missing or not a number."""
     text = record.find(name.encode())
     try:
         return None if text is None else int(text)
@@ -79,11 +80,8 @@ def number(record: Record, name: Property) -> int | None:
 
 
 def check_body(half: NewMessage, where: Appended, store_host: bytes) -> bytes:
-    """Returns the record of a half message for its producer, with its real topic and queue but the half message's
-    offsets.
-
-    Raises ``RecordError``.
-    """
+    """Returns the record of a half message to send to its producer: it has the real topic and queue, but the offsets
+    of the half message. Raises ``RecordError``."""
     topic, queue_id = own_place(half.properties)
     shown = NewMessage(
         topic,
@@ -106,7 +104,8 @@ def op_message(half_offsets: Iterable[int], now_ms: int, host: bytes) -> NewMess
 
 
 def mark_offsets(op: Record) -> list[int]:
-    """Returns the half queue offsets in a mark, skipping unreadable ones. Before 5.0 a mark held one bare number."""
+    """Returns the half queue offsets in a mark, without unreadable ones. Before Apache 5.0, a mark contained a single
+    offset without a comma."""
     if op.find(_TAGS) != _OP_TAG:
         return []
     return [int(part) for part in op.body.split(b",") if part.isdigit()]

@@ -1,4 +1,4 @@
-"""Queues with messages that consumers may not read yet."""
+"""Holds the queues that have messages which consumers may not read yet."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ class HeldArrivals:
         return len(self._ends)
 
     def add(self, topic: str, queue_id: int, log_end: int) -> None:
-        """Record new messages in a queue, the last of which ends at ``log_end``."""
+        """Record that a queue has new messages, the last of which ends at ``log_end``."""
         first, _ = self._ends.get((topic, queue_id), (log_end, log_end))
         self._ends[topic, queue_id] = (first, log_end)
 
     def take(self, log_offset: int) -> list[tuple[str, int]]:
-        """Returns the queues with messages up to ``log_offset``; those with more messages after it stay held."""
+        """Returns the queues that have messages up to ``log_offset``. Queues that also have messages after it remain
+        held."""
         # The first end decides, because under load the last one is always ahead.
         ready = [key for key, (first, _) in self._ends.items() if first <= log_offset]
         for key in ready:

@@ -1,8 +1,8 @@
 """Parking: stores a message under another topic until it may be delivered to its own.
 
-A message that requests more than storage is first stored under another topic, and its own topic and queue are kept in
-its properties REAL_TOPIC and REAL_QID. ``Parking`` parks messages and ``unparked`` restores them; no other module
-depends on the form of a parked message.
+A message with a delay, a delivery time or a transaction is first stored under another topic. Its own topic and queue
+are kept in its properties REAL_TOPIC and REAL_QID. ``Parking`` parks messages and ``unparked`` restores them; no
+other module depends on the form of a parked message.
 
     requests                      waits in                      delivered by
     a transaction (TRAN_MSG)      RMQ_SYS_TRANS_HALF_TOPIC      ``Transactions.commit``
@@ -10,9 +10,10 @@ depends on the form of a parked message.
     a time (TIMER_...)            rmq_sys_wheel_timer           ``Timers``
 
 Producers' sends go through ``of_producer``. The broker's own puts (send-back, commits, recalls) go through
-``of_broker``, which opens no transaction: a committed message keeps its TRAN_MSG, and a message that a consumer sends
-back is not a transaction. Delivered messages are not parked again, although they keep the properties that requested
-it. Corresponds to Apache's HookUtils.handleScheduleMessage and the prepareMessage of its transaction service.
+``of_broker``, which never opens a transaction, because committed messages and messages that a consumer sends back
+still have the property TRAN_MSG. Delivered messages are not parked again, although they keep the properties that
+requested it. Corresponds to Apache's HookUtils.handleScheduleMessage and the prepareMessage of its transaction
+service.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _DELAY_S, _DELAY_MS, _DELIVER_MS = TIMER_PROPERTIES
 
 
 class Parking:
-    """Decides under which topic a message is stored first."""
+    """Decides under which topic a message is first stored."""
 
     def __init__(self, config: BrokerConfig, levels: DelayLevels, steps: ClockSteps, clock: Clock) -> None:
         self._config = config
@@ -72,7 +73,8 @@ class Parking:
         self._clock = clock
 
     def of_producer(self, message: NewMessage) -> NewMessage:
-        """Returns a producer's message in the form to store. Raises ``BrokerError`` to refuse it."""
+        """Returns a producer's message in the form to store. Raises ``BrokerError`` if the message must be
+        refused."""
         if _opens_transaction(message):
             if self._config.transactions_refused:
                 raise NoPermission(
@@ -133,7 +135,8 @@ class Parking:
 
 
 def delay_level(properties: bytes) -> int:
-    """Returns the requested delay level, 0 for none. Raises ``MessageIllegal`` if it is not a number."""
+    """Returns the requested delay level, or 0 if there is none. Raises ``MessageIllegal`` if the property is not a
+    number."""
     text = find_property(properties, _DELAY)
     if text is None:
         return 0
@@ -144,7 +147,8 @@ def delay_level(properties: bytes) -> int:
 
 
 def asked_ms(properties: bytes, now_ms: int) -> int | None:
-    """Returns the requested delivery time; None without one. Raises ``ValueError``."""
+    """Returns the requested delivery time in epoch milliseconds, or None if there is none. Raises ``ValueError`` if
+    it is not a number."""
     if (text := find_property(properties, _DELAY_S)) is not None:
         return now_ms + int(text) * 1000
     if (text := find_property(properties, _DELAY_MS)) is not None:
@@ -154,7 +158,8 @@ def asked_ms(properties: bytes, now_ms: int) -> int | None:
 
 
 def out_ms(due_ms: int) -> int:
-    """Returns the start of the second to enter a due time under: the one that ends at the due time or after it."""
+    """Returns the start (in ms) of the second under which a message due at ``due_ms`` is entered. That second ends at
+    the due time or less than a second after it."""
     return (due_ms - 1) // 1000 * 1000
 
 
@@ -176,7 +181,7 @@ def _half(message: NewMessage) -> NewMessage:
 
 
 def _parked(message: NewMessage, topic: str, queue_id: int) -> NewMessage:
-    """Returns the message under another topic and queue, with its own ones kept in its properties."""
+    """Returns the message under another topic and queue. Its own topic and queue are kept in its properties."""
     return NewMessage(
         topic,
         queue_id,
@@ -198,7 +203,8 @@ def _parked(message: NewMessage, topic: str, queue_id: int) -> NewMessage:
 
 
 def own_place(properties: bytes) -> tuple[str, int]:
-    """Returns the topic and queue of a parked message. Raises ``RecordError`` when its properties lack them."""
+    """Returns the original topic and queue of a parked message. Raises ``RecordError`` if its properties lack
+    them."""
     topic = find_property(properties, _REAL_TOPIC)
     queue_id = find_property(properties, _REAL_QUEUE_ID)
     if topic is None or queue_id is None or not queue_id.isdigit():
@@ -207,9 +213,9 @@ def own_place(properties: bytes) -> tuple[str, int]:
 
 
 def unparked(record: Record) -> NewMessage:
-    """Returns a parked message under its own topic and queue. It keeps the properties it waited with, including
-    REAL_TOPIC and REAL_QID, like Apache's deliveries. Raises ``RecordError`` when its properties lack its topic and
-    queue."""
+    """Returns a parked message under its original topic and queue. It keeps the properties it was parked with,
+    including REAL_TOPIC and REAL_QID, as in Apache. Raises ``RecordError`` if its properties lack the original topic
+    and queue."""
     topic, queue_id = own_place(record.properties)
     return NewMessage(
         topic,

@@ -1,8 +1,8 @@
 """Long polling: holds pulls that found no message (Apache: PullRequestHoldService).
 
-The append that brings a queue a message wakes its pulls, so there is no polling. Arrivals of one turn of the event
-loop are collected and served together. Timeouts come from a heap that a periodic tick checks. A pull whose filter
-matched none of the new messages stays on hold and keeps the offset up to which it has searched.
+An append to a queue wakes the queue's pulls, so nothing is polled. Appends made in one turn of the event loop are
+collected and served together. A periodic tick checks a heap of timeouts. A pull whose filter matched none of the new
+messages stays on hold and keeps the offset up to which it has searched.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PullWaiters:
         return True
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """Mark a queue that has new messages. The store calls this for every bulk append, so it does nothing else."""
+        """Note that a queue has new messages. The store calls this for every bulk append, so it does nothing else."""
         key = (topic, queue_id)
         if key in self._by_queue:
             if not self._arrived:
@@ -97,8 +97,8 @@ class PullWaiters:
             self._arrived.add(key)
 
     def topic_deleted(self, topic: str) -> None:
-        """Wake the pulls of a deleted topic so that they are refused. Left on hold, they would wait at an offset of
-        the old queues when the topic is recreated, and miss the messages before that offset."""
+        """Wake the pulls of a deleted topic so that they are refused. Otherwise they would keep waiting at an offset
+        of the old queues, and miss the messages before that offset when the topic is recreated."""
         for name, queue_id in list(self._by_queue):
             if name == topic:
                 self.arrived(name, queue_id)
@@ -128,7 +128,7 @@ class PullWaiters:
         return self._revocation.refuses(waiting.frame, waiting.connection)
 
     def tick(self) -> None:
-        """Answer the pulls whose time is over; called every ``TICK_S``."""
+        """Answer the pulls that have timed out. Called every ``TICK_S`` seconds."""
         now = self._clock.monotonic()
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:
@@ -168,7 +168,7 @@ class PullWaiters:
         heapq.heapify(self._deadlines)
 
     def release_all(self) -> None:
-        """Answer every pull now, as if its time were over; called before a stop or a change of role."""
+        """Answer every pull immediately, as if it had timed out. Called before a stop or a change of role."""
         for queue in list(self._by_queue.values()):
             for waiting in list(queue):
                 if not waiting.done:

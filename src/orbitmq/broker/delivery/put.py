@@ -1,11 +1,11 @@
-"""The single write path of a master: park, append, count, acknowledge.
+"""The single write path of a master, which parks, appends, counts and acknowledges messages.
 
 Every message a master stores on its own goes through here: sends, send-backs, commits, deliveries of delay levels and
 timers, replies, recalls, transaction marks. The same rules therefore apply to all of them:
 
 1. Park: a message with a delay, a time or a transaction waits under another topic (``parking.py``). It is not parked
    again when it is delivered.
-2. Append, then count. A store that refuses raises ``StoreError``, and nothing is stored.
+2. Append, then count. If the store refuses, it raises ``StoreError``, and nothing is stored.
 3. Acknowledge when the message is as safe as configured (``durability.py``). Before its record is flushed
    (SYNC_FLUSH) and replicated (SYNC_MASTER), no message is acknowledged, and no cursor that passed it is saved or
    sent to a slave. Before a cursor is saved, the record is flushed even under ASYNC_FLUSH. A master deposed by
@@ -48,12 +48,12 @@ class Stored(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Log offset of the end of its record."""
+        """The log offset of the end of the message's record."""
         return self.where.log_offset + self.where.size
 
 
 class WritePath:
-    """Writes to the log of a master."""
+    """Writes messages to the log of a master."""
 
     def __init__(self, *, store: MessageStore, parking: Parking, stats: BrokerStats, gate: AckGate) -> None:
         self._store = store
@@ -64,16 +64,17 @@ class WritePath:
     # -- append and count ------------------------------------------------------------------------------
 
     def put(self, message: NewMessage, kind: str = "") -> Stored:
-        """Store one message created by the broker, for a waiting client. It is also counted under ``kind``.
+        """Store one message that the broker created for a waiting client. It is also counted under ``kind``, if
+        given.
 
-        Raises like ``admit``, and ``StoreError``.
+        Raises the errors of ``admit``, and ``StoreError``.
         """
         message = self.admit(message)
         return Stored(message, self.deliver((message,), kind)[0])
 
     def admit(self, message: NewMessage) -> NewMessage:
-        """Returns a message created by the broker for a waiting client, in the form to store. Raises ``BrokerError``
-        if it cannot be parked or too many acknowledgements are outstanding."""
+        """Returns a message that the broker created for a waiting client, in the form to store. Raises
+        ``BrokerError`` if it cannot be parked or if too many acknowledgements are outstanding."""
         if self.gate.waiting_count >= PENDING_ACKS_MAX:
             raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
         return self.parking.of_broker(message)
@@ -81,14 +82,14 @@ class WritePath:
     def deliver(
         self, messages: Sequence[NewMessage], kind: str = "", *, counted: bool = True
     ) -> list[Appended]:
-        """Store messages under their own topics without parking, all or none. Raises ``StoreError``."""
+        """Store messages under their own topics, without parking. Stores all or none. Raises ``StoreError``."""
         appended = self.append(messages)
         if counted:
             self.count(messages, appended, kind)
         return appended
 
     def append(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """Store messages that are already checked and parked, all or none, without counting. Raises
+        """Store messages that are already checked and parked, without counting them. Stores all or none. Raises
         ``StoreError``."""
         if self.gate.is_master is not None:
             self._refuse_when_closed()
@@ -103,15 +104,15 @@ class WritePath:
         return stored
 
     def _refuse_when_closed(self) -> None:
-        """Raise if this broker must not store messages now. Sends are checked when they are read, but appended at the
-        end of the turn. A process suspended in between may have lost its lease, and its appends would be
-        truncated."""
+        """Raise an error if this broker must not store messages now. Sends are checked when they are read, but
+        appended at the end of the turn. If the process is suspended in between, it may lose its lease, and its
+        appends would be truncated."""
         closed = self.gate.closed
         if closed:
             raise StoreUnavailable(closed)
 
     def count(self, messages: Sequence[NewMessage], appended: Sequence[Appended], kind: str = "") -> None:
-        """Count stored messages."""
+        """Count stored messages, also under ``kind`` if it is given."""
         put = self._stats.put
         for message, where in zip(messages, appended, strict=True):
             put(message.topic, message.queue_id, 1, where.size)
@@ -122,13 +123,13 @@ class WritePath:
 
     def when_safe(self, log_end: int, callback: Callable[[int], None]) -> None:
         """Call back once with the response code of a send, when everything before ``log_end`` is as safe as
-        configured or is known never to be."""
+        configured or is known not to become so."""
         self.gate.wait(log_end, callback)
 
     async def safe(self, log_end: int | None = None) -> int:
-        """Wait like ``when_safe``, by default for everything stored so far, and for a flush in any flush mode;
-        returns the response code. Cursors rely on the flush because their files are synced: a power cut under
-        ASYNC_FLUSH could otherwise leave a cursor that has passed a delayed message whose delivered copy is lost."""
+        """Wait like ``when_safe``, by default for everything stored so far, and also for a flush, whatever the flush
+        mode. Returns the response code. Cursors need the flush because their own files are synced: after a power cut
+        under ASYNC_FLUSH, a cursor could otherwise be past a delayed message whose delivered copy is lost."""
         end = self._store.max_log_offset if log_end is None else log_end
         code = _SUCCESS
         if not self.gate.immediate:
@@ -144,13 +145,14 @@ class WritePath:
         return code
 
     async def stays(self) -> bool:
-        """Wait like ``safe``; returns whether everything stored so far stays in our log. Without failover it always
+        """Wait like ``safe``. Returns whether everything stored so far stays in our log. Without failover it always
         does because a master's log is never truncated. With failover the next master may have a shorter log."""
         code = await self.safe()
         return self.gate.is_master is None or is_safe(code)
 
     def answer(self, call: Call[Any], log_end: int, reply: Reply) -> Answer:
-        """Send ``reply`` once everything before ``log_end`` is safe, or an error if it does not become safe."""
+        """Send ``reply`` once everything before ``log_end`` is safe. If it does not become safe, send an error
+        instead."""
         if self.gate.immediate:
             return reply
         self.when_safe(log_end, lambda code: call.reply(as_safe(reply, code)))
@@ -167,12 +169,12 @@ def as_safe(reply: Reply, code: int) -> Reply:
 
 
 def _settle(future: asyncio.Future[T], answer: T) -> None:
-    """Set the first result; later ones, and those for a cancelled future, are ignored."""
+    """Set the result of a future. Does nothing if it already has a result or was cancelled."""
     if not future.done():
         future.set_result(answer)
 
 
 def is_safe(code: int) -> bool:
-    """Whether a put with this response code counts as safe. That includes SLAVE_NOT_AVAILABLE: without a slave to
-    wait for, a send is accepted on the master's own disk alone, and so is everything else."""
+    """Whether a put with this response code counts as safe. SLAVE_NOT_AVAILABLE counts: when there is no slave to
+    wait for, the master's own disk is enough for sends, and so it is for all other messages."""
     return code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)

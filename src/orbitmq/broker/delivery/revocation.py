@@ -1,4 +1,4 @@
-"""Checks requests on hold again after users or policies have changed.
+"""Rechecks requests on hold after users or policies have changed.
 
 A pull may be on hold for an hour. Without this, a user whose permission was revoked meanwhile would still receive the
 next message. Each request keeps the version under which it was granted, so nothing is rechecked without a change.
@@ -17,15 +17,15 @@ __all__ = ["Revocation"]
 
 
 class Revocation:
-    """The version of users and policies, and the check of a request under a later version."""
+    """Keeps the version of users and policies, and rechecks requests that were granted under an older one."""
 
     def __init__(self, check: Callable[[Frame, Connection], None]) -> None:
-        """``check`` raises ``BrokerError`` for a request that is no longer granted."""
+        """``check`` raises ``BrokerError`` if a request is no longer granted."""
         self.version = 0
         self._check = check
 
     def changed(self) -> None:
-        """Count a change of users or policies."""
+        """Record that users or policies have changed."""
         self.version += 1
 
     def refuses(self, frame: Frame, connection: Connection) -> bool:

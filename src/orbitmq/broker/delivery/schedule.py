@@ -1,11 +1,11 @@
 """Delay levels: delivers messages that wait in SCHEDULE_TOPIC_XXXX (Apache: ScheduleMessageService).
 
-Queue ``level - 1`` of the topic holds the messages of a level. All of them wait equally long, so they are in due
-order; their queue units carry the due time in place of a tag code. One cursor per level walks the queue. The service
-sleeps until the earliest head is due or a message arrives at an empty level, never for a fixed interval.
+Queue ``level - 1`` of the topic holds the messages of a level. All of them wait equally long, so they are in order of
+due time. Their queue units contain the due time instead of a tag code. One cursor per level walks the queue. The
+service sleeps until the earliest head is due or a message arrives at an empty level, never for a fixed interval.
 
 Invariants
-1. A cursor passes a message only when it is in the log again or can never be; a failed put is retried.
+1. A cursor passes a message only when the message is in the log again or can never be. A failed put is retried.
 2. Cursors are saved every ten seconds and at a clean stop, so a clean restart delivers nothing twice, and a kill
    repeats at most the deliveries since the last save.
 3. A delivered record keeps the properties it waited with, including DELAY, REAL_TOPIC and REAL_QID, as in Apache.
@@ -50,7 +50,7 @@ _SLEEP_MS_MAX: Final = 60_000
 
 
 class Schedule:
-    """The cursors of all levels, and their deliveries while this broker is master."""
+    """Delivers the messages of all levels while this broker is master, and keeps the cursors."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Schedule:
     # -- start and stop --------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the cursors and correct those outside their queue. The store must be open."""
+        """Load the cursors and correct those that lie outside their queue. The store must be open."""
         saved = self._file.load(DelayOffsets.decode)
         if saved is not None:
             self._cursors = dict(saved.offset_table)
@@ -108,7 +108,7 @@ class Schedule:
         return corrected
 
     def start(self) -> None:
-        """Start delivering, on a master or a promoted slave."""
+        """Start delivering. Called on a master or a promoted slave."""
         if self._tasks is None:
             self._heads.clear()
             self._look_at_ms = 0
@@ -118,8 +118,8 @@ class Schedule:
             self._tasks.start(every(self._config.delay_offset_flush_interval_ms / 1000, self._save), "save")
 
     async def stop(self) -> None:
-        """Stop delivering and save the cursors, or revert to the last saved ones if passed messages may be
-        truncated."""
+        """Stop delivering and save the cursors. If messages they have passed may be truncated, revert to the last
+        saved cursors instead."""
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             await tasks.close()
@@ -133,8 +133,8 @@ class Schedule:
         self._write(dict(self._cursors), encode_pretty(self._saved()))
 
     async def _save(self) -> None:
-        """Like ``persist``, but writes on another thread, and only when a cursor moved. The deliveries that the
-        cursors passed must be safe first because a saved cursor marks them as delivered."""
+        """Like ``persist``, but writes on another thread, and only when a cursor has moved. First waits until the
+        deliveries that the cursors passed are safe, because a saved cursor marks them as delivered."""
         if self._cursors != self._saved_cursors:
             cursors, content = dict(self._cursors), encode_pretty(self._saved())
             if is_safe(await self._puts.safe()):
@@ -162,7 +162,7 @@ class Schedule:
         return DelayOffsets(data_version=self._version, offset_table=dict(sorted(self._cursors.items())))
 
     def progress(self) -> dict[int, tuple[int, int]]:
-        """Returns for each level its cursor and the end of its queue, for the runtime info."""
+        """Returns the cursor and the end of the queue for each level. Used by the runtime info."""
         return {
             level: (cursor, self._store.max_offset(SCHEDULE_TOPIC, level - 1))
             for level, cursor in sorted(self._cursors.items())
@@ -175,7 +175,7 @@ class Schedule:
             self._wake.set()
 
     def look_again(self, passed_ms: int) -> None:
-        """Check again after the clock jumped by ``passed_ms`` (tests set it), which may change the message due
+        """Check again after a test has advanced the clock by ``passed_ms``, because another message may now be due
         next."""
         self._steps.passed(passed_ms)
         self._wake.set()
@@ -195,7 +195,8 @@ class Schedule:
         self._look_at_ms = self._clock.now_ms() + _SLEEP_MS_MAX if next_ms is None else next_ms
 
     async def deliver_due(self) -> int | None:
-        """Deliver everything that is due; returns the next due time, or None if nothing waits."""
+        """Deliver everything that is due. Returns the next due time in epoch milliseconds, or None if nothing
+        waits."""
         next_ms: int | None = None
         levels = list(range(1, self._levels.max_level + 1))
         while levels:
@@ -215,7 +216,8 @@ class Schedule:
     def _deliver_portion(self, level: int) -> int | None:
         """Deliver a batch of due messages of one level.
 
-        Returns 0 when more may be due, the due time of the next message that is not, or None when none waits.
+        Returns 0 if more messages may be due, otherwise the due time of the level's next message, or None if it has
+        none.
         """
         self._heads.discard(level - 1)
         cursor = self._corrected(level, self._cursors.get(level, 0))
@@ -266,7 +268,7 @@ class Schedule:
             return 0  # skipped, with an error in the log
 
     def _put(self, level: int, messages: list[NewMessage]) -> int:
-        """Store messages in their order; returns how many are finished. The rest must be retried."""
+        """Store messages in order. Returns how many are finished; the others must be retried."""
         try:
             appended = self._puts.deliver(messages, "delay", counted=self._config.schedule_stats_enabled)
         except StoreUnavailable as error:
@@ -303,7 +305,7 @@ class Schedule:
             self._version = self._version.next(self._clock.now_ms())
 
     def _restored(self, level: int, log_offset: int, size: int) -> NewMessage | None:
-        """Returns the original message; None if it can never be delivered."""
+        """Returns the original message, or None if it can never be delivered."""
         raw = self._store.record_at(log_offset, size)
         if raw is None:
             logger.error("delayed message is gone level=%d log_offset=%d", level, log_offset)

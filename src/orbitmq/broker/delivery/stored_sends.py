@@ -1,10 +1,10 @@
 """Finds idempotent sends that are already stored.
 
 A producer that gets no answer does not know whether its message is stored. With ``idempotent=True`` it sends the
-message again with the same unique key, and the broker stores the message once. The key index answers whether a key is
-stored: every record's key is in it before the next query, a slave's index is as complete as its log, and recovery
-rebuilds it from the log. So nothing else is kept, and nothing is lost by a restart or a failover. Other sends do not
-come here.
+message again with the same unique key, and the broker stores the message once. The key index shows whether a key is
+stored: it contains every record's key before the next query, a slave's index is as complete as its log, and recovery
+rebuilds it from the log. No other state is needed, and nothing is lost by a restart or a failover. Only idempotent
+sends use this module.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ class StoredSends:
         self._clock = clock
 
     def find(self, messages: Sequence[NewMessage], topic: str) -> FoundSend | None:
-        """Returns the send with these messages, in the form to store, if it was stored within ``WINDOW_MS``.
+        """Returns the send that stored these messages within the last ``WINDOW_MS``, or None. ``messages`` are in the
+        form to store.
 
-        A delayed message is looked up where it waits, and in its own ``topic``, where it is after its time. Raises
-        ``BrokerError`` for a key that another message has, ``StoreUnavailable`` while the index is incomplete.
+        A delayed message is looked up in the topic where it waits, and in its own ``topic``, which contains it after
+        delivery. Raises ``BrokerError`` if another message has the same key, and ``StoreUnavailable`` while the index
+        is incomplete.
         """
         if self._store.index_gap:
             raise StoreUnavailable(f"stored sends cannot be found: {self._store.index_gap}")

@@ -1,9 +1,9 @@
 """The files of timer messages: wheel, log and checkpoint (Apache: TimerWheel, TimerLog, TimerCheckpoint).
 
 The wheel has one slot per second for fourteen days, each with the positions of its first and last units in the log.
-The log holds one unit of 52 bytes per waiting message: the position of its record in the commit log, and the previous
-unit of the same slot. Both are in Apache 5.5.0's format, so either broker can continue from the other's files. Only
-the page cache holds them in memory.
+The log holds one unit of 52 bytes per waiting message, with the position of its record in the commit log and the
+position of the previous unit of the same slot. Both files are in Apache 5.5.0's format, so either broker can continue
+from the other's files. They are in memory only as far as the page cache holds them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CHECK_POINT_USED: Final = 56
 
 
 class Slot(NamedTuple):
-    """The units of one second."""
+    """The units of one second: the positions of the first and the last one, and their number."""
 
     first: int
     last: int
@@ -60,7 +60,7 @@ class Slot(NamedTuple):
 
 
 class TimerUnit(NamedTuple):
-    """One waiting message."""
+    """The unit of one waiting message."""
 
     place: int
     before: int
@@ -72,12 +72,12 @@ class TimerUnit(NamedTuple):
 
     @property
     def second(self) -> int:
-        """The second of its slot."""
+        """The second of its slot, since 1970-01-01."""
         return (self.written_ms + self.delay_ms) // 1000
 
 
 class TimerWheel:
-    """Slots by second. A slot that holds another second counts as empty."""
+    """The slots by second. A slot that is in use for another second counts as empty."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
@@ -91,7 +91,7 @@ class TimerWheel:
         return found is not None and found.size_bytes == WHEEL_BYTES
 
     def open(self) -> None:
-        """Open the file; a missing one is created as a sparse file. Raises ``OSError``."""
+        """Open the file. If it is missing, it is created as a sparse file. Raises ``OSError``."""
         fs = self._fs
         fs.make_directories(posixpath.dirname(self._path))
         self._handle = fs.open(self._path, write=True, create=True)
@@ -116,7 +116,7 @@ class TimerWheel:
         self._fs.pwrite(self._handle, SLOT.pack(second, *slot, 0), second % WHEEL_SECONDS * SLOT.size)
 
     def waiting(self, from_second: int) -> list[tuple[int, Slot]]:
-        """Returns the slots in use from a second on, skipping holes of the file."""
+        """Returns the slots in use from ``from_second`` on, skipping holes in the file."""
         found: list[tuple[int, Slot]] = []
         position: int | None = 0
         while position is not None and position < WHEEL_BYTES:
@@ -144,7 +144,7 @@ class TimerWheel:
 
 
 class TimerLog:
-    """Units in files of equal size. Call ``open`` first."""
+    """The units, in files of equal size. ``open`` must be called first."""
 
     def __init__(self, fs: FileSystem, directory: str, file_bytes: int) -> None:
         self._fs = fs
@@ -158,7 +158,7 @@ class TimerLog:
         """Position of the next unit."""
 
     def end_at(self, place: int) -> None:
-        """Write the next unit at ``place``, over what is there."""
+        """Make ``place`` the end of the log. The next unit overwrites what is there."""
         self.end = place
 
     @property
@@ -175,7 +175,7 @@ class TimerLog:
         return posixpath.join(self._directory, f"{start:0{_NAME_DIGITS}d}")
 
     def open(self, end: int) -> None:
-        """Open the existing files, which are known to be written up to ``end``. Raises ``CorruptionError``,
+        """Open the existing files, which are known to be complete up to ``end``. Raises ``CorruptionError`` and
         ``OSError``."""
         for start in self._starts():
             self._handles[start] = handle = self._fs.open(self._path(start), write=True)
@@ -202,7 +202,8 @@ class TimerLog:
         self.end = 0
 
     def append(self, before: int, kind: int, times: tuple[int, int], record: tuple[int, int, int]) -> int:
-        """Append a unit; returns its position. ``times``: written, slot. ``record``: log offset, size, topic hash.
+        """Append a unit and return its position. ``times`` are the times of writing and of the slot; ``record`` is
+        the log offset, size and topic hash of the message.
 
         The unit can be read immediately; ``write`` puts it into the file.
         """
@@ -237,7 +238,7 @@ class TimerLog:
         self.end = start
 
     def write(self) -> None:
-        """Write appended units to their file. Raises ``OSError``; the units are then kept for a retry."""
+        """Write appended units to their file. Raises ``OSError``, and then keeps the units for a retry."""
         if not self._unwritten:
             return
         begin = self.end - len(self._unwritten)
@@ -286,7 +287,7 @@ class TimerLog:
             yield found
 
     def expire(self, log_offset: int) -> None:
-        """Delete files whose last unit refers to a deleted part of the commit log."""
+        """Delete the files whose last unit refers to a part of the commit log before ``log_offset``."""
         room = self._file_bytes - TAIL.size
         last_unit = room - room % UNIT.size - UNIT.size
         for start in list(self._handles)[:-1]:
@@ -303,14 +304,14 @@ class TimerLog:
 
 
 class CheckPointFile:
-    """``config/timercheck``: the progress of the timer."""
+    """The file ``config/timercheck``, which stores the progress of the timer."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
 
     def load(self) -> TimerCheckPoint:
-        """Returns the saved checkpoint; zeros when the file does not exist."""
+        """Returns the saved checkpoint, or one with zeros if the file does not exist."""
         if self._fs.stat(self._path) is None:
             return TimerCheckPoint()
         handle = self._fs.open(self._path)
@@ -324,7 +325,7 @@ class CheckPointFile:
             raise CorruptionError(f"{self._path}: {error}") from None
 
     def save(self, point: TimerCheckPoint) -> None:
-        """Write the checkpoint in place because it fits into a sector. Raises ``OSError``."""
+        """Write the checkpoint in place, which is safe because it fits into a sector. Raises ``OSError``."""
         self._fs.make_directories(posixpath.dirname(self._path))
         handle = self._fs.open(self._path, write=True, create=True)
         try:
