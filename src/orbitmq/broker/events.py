@@ -1,7 +1,8 @@
-"""What parts of the broker tell each other: one list of subscribers per event.
+"""The events by which parts of the broker notify each other, with a list of subscribers for each.
 
 The lists are created first and passed to constructors. A part that acts on an event appends its method to the list
-when it is constructed, so nothing is assigned to another object afterwards. README.md lists who subscribes to what.
+when it is constructed, so nothing is assigned to another object afterwards. README.md lists the subscribers of every
+event.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Values = TypeVarTuple("Values")
 
 
 class Event(list[Callable[[Unpack[Values]], object]], Generic[*Values]):
-    """The subscribers of an event, called in this order."""
+    """The subscribers of an event. They are called in list order."""
 
     __slots__ = ()
 
@@ -29,7 +30,7 @@ class Event(list[Callable[[Unpack[Values]], object]], Generic[*Values]):
 
 
 class QueueEvent:
-    """An event of a queue: subscribers for all queues, then the one for the queue's topic."""
+    """An event of a queue. It calls the subscribers for all queues first, then the one for the queue's topic."""
 
     __slots__ = ("of_any", "of_topic")
 

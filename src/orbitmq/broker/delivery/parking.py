@@ -10,9 +10,9 @@ other module depends on the form of a parked message.
     a time (TIMER_...)            rmq_sys_wheel_timer           ``Timers``
 
 Producers' sends go through ``of_producer``. The broker's own puts (send-back, commits, recalls) go through
-``of_broker``, which never opens a transaction, because committed messages and messages that a consumer sends back
-still have the property TRAN_MSG. Delivered messages are not parked again, although they keep the properties that
-requested it. Corresponds to Apache's HookUtils.handleScheduleMessage and the prepareMessage of its transaction
+``of_broker``, which never opens a transaction, because committed messages, and messages that a consumer sends back,
+may still have the property TRAN_MSG. Delivered messages are not parked again, although they keep the properties that
+requested parking. Corresponds to Apache's HookUtils.handleScheduleMessage and the prepareMessage of its transaction
 service.
 """
 

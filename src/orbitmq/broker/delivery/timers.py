@@ -1,9 +1,9 @@
 """Messages delivered at a time the sender chooses (Apache: TimerMessageStore).
 
 A timer message waits in rmq_sys_wheel_timer, queue 0, with its second in TIMER_OUT_MS. The timer reads that queue and
-enters each message into the wheel under its second (``timer_files``), so memory holds only the seconds in use and the
-messages of the current second. When a second begins, its messages are read and each is delivered at its own
-millisecond; Apache delivers them all when the second is over.
+enters each message into the wheel under its second (``timer_files``), so only the numbers of the seconds in use and
+the messages of the current second are in memory. When a second begins, its messages are read, and each is delivered
+at its own millisecond. Apache delivers all of them at the end of the second.
 
 Invariants
 1. A message is in the wheel before the queue offset passes it. It leaves the wheel only when its second is over,
@@ -84,7 +84,7 @@ class _Near(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Timers:
-    """The timer of one broker, active while it is master."""
+    """The timer of one broker. It delivers only while the broker is master."""
 
     config: BrokerConfig
     store: MessageStore
@@ -130,7 +130,7 @@ class Timers:
     # -- start and stop --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start delivering, on a master or a promoted slave. Raises ``OSError``."""
+        """Start delivering. Called on a master or a promoted slave. Raises ``OSError``."""
         if self._tasks is not None or not self.config.timer_wheel_enabled:
             return
         self._forget()
@@ -148,7 +148,7 @@ class Timers:
         self._tasks.start(every(_EXPIRE_S, self._expire), "expiry")
 
     async def stop(self) -> None:
-        """Finish the current second, then stop delivering."""
+        """Deliver the rest of the current second, then stop."""
         if self._tasks is None:
             return
         tasks, self._tasks = self._tasks, None
@@ -168,7 +168,7 @@ class Timers:
                 self._log.remove()
 
     async def _finish_second(self) -> None:
-        """Deliver the rest of the current second because the checkpoint counts whole seconds only."""
+        """Deliver the rest of the current second, because the checkpoint counts only whole seconds."""
         try:
             async with asyncio.timeout(_FINISH_S):
                 while (self._near or self._loading >= 0) and not self.puts.gate.closed:
@@ -183,7 +183,7 @@ class Timers:
         self._near.clear()
 
     def _open_files(self, point: TimerCheckPoint) -> None:
-        """Open the existing files; inconsistent ones are discarded and rebuilt."""
+        """Open the existing files. Inconsistent ones are discarded and rebuilt."""
         try:
             self._wheel.open()
             self._is_open = True
@@ -218,7 +218,7 @@ class Timers:
         self._queue_offset = max(0, self.store.min_offset(TIMER_TOPIC, TIMER_QUEUE))
 
     def _open_new(self) -> None:
-        """Create the files when the first message needs them."""
+        """Create the files. Called when the first message needs them."""
         if not self._is_open:
             self._wheel.open()
             self._is_open = True
@@ -243,7 +243,7 @@ class Timers:
         )
 
     async def _save(self) -> None:
-        """Sync the files, then save their state in the checkpoint."""
+        """Sync the files, then save the checkpoint that refers to them."""
         point = self._point()
         if self._is_open and point != self._saved and not self._remaking:
             self._log.write()
@@ -294,7 +294,7 @@ class Timers:
 
     @property
     def late_ms(self) -> int:
-        """How long the next message has been overdue; 0 when none is."""
+        """How many milliseconds the next message has been overdue; 0 if none is."""
         if not self._seconds and not self._near:
             return 0
         next_ms = self._near[0].due_ms if self._near else self._seconds[0] * 1000
@@ -302,18 +302,18 @@ class Timers:
 
     @property
     def waiting_count(self) -> int:
-        """Messages on the wheel."""
+        """The number of messages in the wheel."""
         return self._waiting
 
     @property
     def unread_count(self) -> int:
-        """Messages in the queue that are not on the wheel yet."""
+        """The number of messages in the queue that are not in the wheel yet."""
         if self._tasks is None:
             return 0
         return max(0, self.store.max_offset(TIMER_TOPIC, TIMER_QUEUE) - self._queue_offset)
 
     def facts(self) -> Mapping[str, str]:
-        """Returns the timer's entries of the runtime info; rates are averages since the last call."""
+        """Returns the timer's entries of the runtime info. The rates in them are averages since the last call."""
         since, entered, delivered = self._counted
         self._counted = (self.clock.monotonic(), self._entered_count, self._delivered_count)
         elapsed = max(0.001, self._counted[0] - since)
@@ -331,7 +331,7 @@ class Timers:
         self._wake.set()
 
     def look_again(self) -> None:
-        """Check again after the clock was changed, which may change the message due next."""
+        """Check again after the clock was changed, because another message may now be due next."""
         self._wake.set()
 
     async def _wait_and_work(self) -> None:
@@ -347,7 +347,7 @@ class Timers:
         self._look_at_ms = await self.work()
 
     async def work(self) -> int:
-        """Enter new messages and deliver due ones; returns when to check again."""
+        """Enter new messages and deliver due ones. Returns the epoch milliseconds at which to check again."""
         while True:
             entered = self._enter_portion()
             next_ms = 0 if self._remaking else self._deliver_portion()
@@ -356,7 +356,7 @@ class Timers:
             await asyncio.sleep(0)
 
     def _enter_portion(self) -> int:
-        """Enter a batch of the queue into the wheel; returns how many messages were processed."""
+        """Enter a batch of messages from the queue into the wheel. Returns how many messages were processed."""
         low = self.store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
         if self._queue_offset < low:
             logger.warning("timer messages expired from=%d to=%d", self._queue_offset, low)
@@ -423,7 +423,8 @@ class Timers:
     # -- delivery --------------------------------------------------------------------------------------
 
     def _deliver_portion(self) -> int:
-        """Deliver a batch of due messages; returns 0 when more may be due, else when to check again."""
+        """Deliver a batch of due messages. Returns 0 if more may be due, otherwise the time at which to check
+        again."""
         now_ms = self.clock.now_ms()
         if not self._running:
             if not self._seconds or self._seconds[0] * 1000 > now_ms:
@@ -463,8 +464,8 @@ class Timers:
         self._loading = -1 if slot is None else slot.last
 
     def _load_portion(self) -> None:
-        """Load a batch of the current second, newest entry first. Deliveries start when all are loaded because any of
-        them may be due first or cancel another one."""
+        """Load a batch of the current second's messages, newest entry first. Deliveries start only when all are
+        loaded, because any of them may be due first or may cancel another one."""
         for _ in range(_PORTION):
             place = self._loading
             unit = self._log.unit(place)
@@ -504,7 +505,7 @@ class Timers:
             heapq.heappush(self._near, _Near(due_ms, unit))
 
     def _deliver(self, due: list[_Near], now_ms: int) -> int:
-        """Store messages in their order; returns how many are finished."""
+        """Store messages in order. Returns how many are finished."""
         messages: list[NewMessage] = []
         places: list[int] = []
         for place, near in enumerate(due):
@@ -535,7 +536,7 @@ class Timers:
         return len(messages)
 
     def _restored(self, unit: TimerUnit, now_ms: int) -> NewMessage | None:
-        """Returns the message to store; None if it was cancelled or can never be delivered."""
+        """Returns the message to store, or None if it was cancelled or can never be delivered."""
         record = self._record(unit.log_offset, unit.size)
         if record is None:
             return None
@@ -554,7 +555,8 @@ class Timers:
         return message._replace(properties=set_properties(message.properties, pairs))
 
     def _is_deleted(self, record: Record) -> bool:
-        """Whether another message of its topic cancelled this one, naming its key in either of Apache's forms."""
+        """Whether another message of the same topic cancelled this one. The other message names its key in either of
+        Apache's two forms."""
         key = record.find(_UNIQUE_KEY)
         if not self._deleted or key is None:
             return False

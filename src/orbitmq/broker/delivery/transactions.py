@@ -1,4 +1,4 @@
-"""Transactions: half messages, their ends, and checks of open ones (Apache: TransactionalMessageService).
+"""Ends transactions and checks open ones (Apache: TransactionalMessageService).
 
 A producer's half message waits in the half queue. END_TRANSACTION stores the real message (commit) or nothing
 (rollback), and marks the half message as ended; marks are stored in batches. A transaction that stays open for a
@@ -12,7 +12,7 @@ Invariants
 3. The op cursor passes a mark only when the half cursor is past everything it marks.
 4. The message is stored before its mark, so a kill in between repeats a commit but never loses one.
 5. A cursor is committed when the records that let it advance are safe: the half message appended again, or the
-   committed message. Failover may truncate both, and the cursor is in no log.
+   committed message. Failover may truncate these records, but the cursor is not stored in a log.
 6. While the broker runs, a transaction is committed once, however often producers end it and whichever of its
    offsets they name: the first one, or any they were sent in a check.
 
@@ -84,7 +84,7 @@ _IMMUNITY: Final = Property.CHECK_IMMUNITY_TIME_IN_SECONDS
 
 @dataclass(kw_only=True, eq=False)
 class Transactions:
-    """The half queue of one broker, while it is master."""
+    """Processes the half queue of a broker while it is master."""
 
     config: BrokerConfig
     store: MessageStore
@@ -127,7 +127,7 @@ class Transactions:
     # -- start and stop --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load the cursors and start checking, on a master or a promoted slave."""
+        """Load the cursors and start checking. Called on a master or a promoted slave."""
         if self._tasks is not None:
             return
         self._forget()
@@ -138,7 +138,7 @@ class Transactions:
         self._tasks.start(every(0.0, self._wait_and_flush, first_s=0.0), "marks")
 
     async def stop(self) -> None:
-        """Stop checking; store the marks and the cursors."""
+        """Stop checking, and store the marks and the cursors."""
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             await tasks.close()
@@ -178,15 +178,15 @@ class Transactions:
 
     @property
     def behind_count(self) -> int:
-        """Half messages the cursor has not passed."""
+        """The number of half messages that the cursor has not passed yet."""
         return max(0, self.store.max_offset(HALF_TOPIC, HALF_QUEUE) - self._cursor)
 
     # -- begin and end ---------------------------------------------------------------------------------
 
     def to_commit(self, half: Record) -> NewMessage | None:
-        """Returns the message to store for a commit; None if the transaction has ended already.
+        """Returns the message to store for a commit, or None if the transaction has already ended.
 
-        Raises ``BrokerError``, ``RecordError``.
+        Raises ``BrokerError`` and ``RecordError``.
         """
         if self._over(half.queue_offset):
             logger.warning("transaction already ended half_offset=%d", half.queue_offset)
@@ -195,19 +195,20 @@ class Transactions:
         return self.puts.admit(as_committed(half))
 
     def commit(self, halves: Sequence[Record], messages: Sequence[NewMessage]) -> None:
-        """Deliver the messages of different transactions to their topics, all or none. Raises ``StoreError``."""
+        """Deliver the messages of several transactions to their topics, all or none, and end the transactions. Raises
+        ``StoreError``."""
         self.puts.deliver(messages, "transaction")
         for half in halves:
             self._count_end(half, committed=True)
             self._end(half.queue_offset)
 
     def places(self, half: Record) -> Sequence[int]:
-        """Returns every offset that producers may know the half message by."""
+        """Returns every queue offset by which producers may know the half message."""
         offset = half.queue_offset
         return self._places.get(offset) or self._given_up.get(offset) or (offset,)
 
     def roll_back(self, half: Record) -> None:
-        """End a transaction without delivering its message."""
+        """End a transaction without delivering its message. Does nothing if the transaction has already ended."""
         if not self._over(half.queue_offset):
             self._check_room()
             self._count_end(half, committed=False)
@@ -219,7 +220,7 @@ class Transactions:
         self.stats.transaction_ended(topic, committed=committed, age_ms=age_ms)
 
     def open_by_topic(self, count_max: int) -> dict[str, int]:
-        """Returns the number of open half messages by real topic; inspects at most ``count_max``."""
+        """Returns the number of open half messages by real topic. Inspects at most ``count_max`` half messages."""
         counts: dict[str, int] = {}
         end = self.store.max_offset(HALF_TOPIC, HALF_QUEUE)
         for half_offset in range(self._cursor, min(end, self._cursor + count_max)):
@@ -232,7 +233,8 @@ class Transactions:
         return counts
 
     def resume(self, record: Record) -> int:
-        """Restart the checks of an abandoned message; returns a log end like ``commit``. Raises ``StoreError``."""
+        """Restart the checks of an abandoned message. Returns the end of the log after the append. Raises
+        ``StoreError``."""
         self.puts.deliver((again(record, (Property.TRANSACTION_CHECK_TIMES, 0)),))
         return self.store.max_log_offset
 
@@ -250,7 +252,8 @@ class Transactions:
         )
 
     def _end(self, half_offset: int) -> None:
-        """Record the end of a half message and of its copies, if it was appended again meanwhile.
+        """Record the end of a half message and of all its copies, if it was appended to the half queue again
+        meanwhile.
 
         Apache marks only the offset that the producer names, so a transaction that ends during a check is checked
         once more and committed twice.
@@ -269,7 +272,7 @@ class Transactions:
             self.flush_marks()
 
     def flush_marks(self) -> None:
-        """Store marks of the ended half messages; retried later when the store refuses."""
+        """Store the marks of ended half messages. If the store refuses, they are kept for a later call."""
         limit = self.config.transaction_op_bytes_max
         while self._marks:
             size = count = 0
@@ -295,7 +298,8 @@ class Transactions:
     # -- the check round -------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Process the open half messages: pass ended ones, check old ones, abandon those checked too often."""
+        """Process the open half messages: pass those that have ended, check old ones, and abandon those that were
+        checked too often."""
         self.flush_marks()
         await self._read_marks()
         started_ms = self.clock.now_ms()
@@ -347,7 +351,8 @@ class Transactions:
                 await asyncio.sleep(0)
 
     def _record(self, topic: str, queue_offset: int) -> Record | None:
-        """Returns a message of a queue; None at its end, ``_UNREADABLE`` for one that is deleted or damaged."""
+        """Returns a message of a queue, or None at the end of the queue, or ``_UNREADABLE`` if the message is deleted
+        or damaged."""
         units = self.store.units(topic, HALF_QUEUE, queue_offset, 1)
         if not units:
             return None
@@ -368,7 +373,7 @@ class Transactions:
             return _UNREADABLE
 
     def _look_at(self, half: Record, started_ms: int) -> bool:
-        """Process one open half message; returns False when the round ends here."""
+        """Process one open half message. Returns False if the round ends at this message."""
         if half.store_timestamp_ms >= started_ms:
             return False
         now_ms = self.clock.now_ms()
@@ -388,8 +393,8 @@ class Transactions:
         return self._ask(half, times + 1)
 
     def _put_aside(self, half: Record) -> bool:
-        """Requeue a half message whose immunity period is longer than the default, so that it does not block
-        others."""
+        """Requeue a half message that has an immunity period of its own, so that it does not block others. Returns
+        False if that failed."""
         first = number(half, Property.TRANSACTION_PREPARED_QUEUE_OFFSET)
         place = half.queue_offset if first is None else first
         copy = again(half, (Property.TRANSACTION_PREPARED_QUEUE_OFFSET, place))
@@ -397,7 +402,7 @@ class Transactions:
 
     @property
     def asked_places(self) -> int:
-        """Number of offsets kept for open half messages that were appended again."""
+        """The number of offsets kept for open half messages that were appended again."""
         return len(self._places)
 
     def _ask(self, half: Record, times: int) -> bool:
@@ -466,7 +471,7 @@ class Transactions:
 
 
 def _remember(known: dict[int, V], offset: int, value: V) -> None:
-    """Add an entry, and evict the oldest one above the limit."""
+    """Add an entry. If there are too many, evict the oldest one."""
     known[offset] = value
     if len(known) > _RECENT_MAX:
         del known[next(iter(known))]

@@ -1,6 +1,7 @@
-"""Requests for the 4.x access lists: 50 to 54 (Apache 4.9.7: the ACL part of AdminBrokerProcessor).
+"""Serves requests 50 to 54, for the access lists of 4.x (Apache 4.9.7: the ACL part of AdminBrokerProcessor).
 
-Codes 209, 210 and 211 are the failures of 50, 51 and 53. Secrets are returned only with ``authCompatibility=apache``.
+Requests 50, 51 and 53 fail with response codes 209, 210 and 211. Secrets are returned only with
+``authCompatibility=apache``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _SHOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclHandlers:
-    """Account management for mqadmin of 4.x."""
+    """Manages accounts for mqadmin of 4.x."""
 
     files: AclFiles
     config: BrokerConfig

@@ -1,4 +1,4 @@
-"""Queue assignment by the broker (400), and the request mode of a group (401).
+"""Assigns queues to clients (request 400), and sets the request mode of a group (401).
 
 Follows Apache's QueryAssignmentProcessor. The queues are the topic's queues on all brokers, according to the name
 servers; the members are the clients that send heartbeats to this broker.
@@ -52,8 +52,9 @@ _ALL_QUEUES: Final = -1
 def shared_queues(
     strategy: Strategy, queues: Sequence[MessageQueue], clients: Sequence[str], me: str, share_count: int
 ) -> list[MessageQueue]:
-    """Returns the queues that a client pops: its own and those of the next ``share_count`` members. Returns all
-    queues of each broker (queue id -1) when that would cover every member, or when no count is set."""
+    """Returns the queues that a client pops: its own and those of the next ``share_count`` members. If these would be
+    the queues of all members, or if no count is set, returns one entry per broker with queue id -1, which stands for
+    all of its queues."""
     if share_count <= 0 or share_count >= len(clients) - 1:
         names = sorted({queue.broker_name for queue in queues}, key=utf16_key)
         topic = queues[0].topic if queues else ""
@@ -85,8 +86,8 @@ class RouteQueues:
         self._known: dict[str, _KnownRoute] = {}
 
     async def of(self, topic: str) -> list[MessageQueue] | None:
-        """Returns the sorted queues of a topic; None when no route is known. Without name servers: this broker's
-        queues."""
+        """Returns the sorted queues of a topic, or None if no route is known. Without name servers, these are the
+        queues of this broker."""
         if not self._config.name_server_list:
             return self._own(topic)
         known = self._known.get(topic)
@@ -143,7 +144,7 @@ class AssignmentHandlers:
         queues_of: Callable[[str], Awaitable[list[MessageQueue] | None]],
         on_pull: Callable[[str, str], object] = lambda _topic, _group: None,
     ) -> None:
-        """``on_pull`` is called with topic and group when a group is switched to pulling. It may raise
+        """``on_pull`` is called with the topic and the group when a group is switched to pulling. It may raise
         ``StoreError``."""
         self._config = config
         self._topics = topics
@@ -160,7 +161,7 @@ class AssignmentHandlers:
         ]
 
     async def query_assignment(self, call: Call[Empty]) -> Reply:
-        """QUERY_ASSIGNMENT (400). If the broker cannot answer, the client keeps its current assignment."""
+        """Serve QUERY_ASSIGNMENT (400). If the broker cannot answer, the client keeps its current assignment."""
         request = QueryAssignmentRequest.decode(call.body)
         topic, group = request.topic or "", request.consumer_group or ""
         mode = self._modes.find(topic, group)
@@ -189,7 +190,7 @@ class AssignmentHandlers:
         return strategy(queues, clients, me)
 
     def set_mode(self, call: Call[Empty]) -> Reply:
-        """SET_MESSAGE_REQUEST_MODE (401). The mode of a topic and group stays until it is set again."""
+        """Serve SET_MESSAGE_REQUEST_MODE (401). The mode of a topic and group stays until it is set again."""
         mode = bodies.MessageRequestMode.decode(call.body)
         topic, group = mode.topic or "", mode.consumer_group or ""
         if topic.startswith(RETRY_PREFIX):

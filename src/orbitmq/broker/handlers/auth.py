@@ -1,4 +1,4 @@
-"""Requests for users and policies: 3001 to 3010 (Apache: the auth part of AdminBrokerProcessor).
+"""Serves requests 3001 to 3010, for users and policies (Apache: the auth part of AdminBrokerProcessor).
 
 Codes and texts are Apache's, with two differences. Passwords are not returned, except with
 ``authCompatibility=apache`` and to a slave that uses its inner credentials. A resource that cannot be parsed never
@@ -35,7 +35,7 @@ _ENTRIES_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthHandlers:
-    """User and policy management for operators."""
+    """Manages users and policies for operators."""
 
     table: AuthTable
     checked: bool

@@ -1,4 +1,4 @@
-"""The state of the broker itself: 28, 315 (Apache: part of AdminBrokerProcessor)."""
+"""Serves requests 28 and 315, for the state of the broker itself (Apache: part of AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StatsInspection"]
 
 
 class StatsInspection:
-    """The broker's statistics and runtime state."""
+    """Serves the broker's statistics and runtime state."""
 
     def __init__(
         self, *, config: BrokerConfig, stats: BrokerStats, runtime_info: Callable[[], Mapping[str, str]]

@@ -1,4 +1,7 @@
-"""Client connections and subscriptions: 203, 204, 300, 305, 328, 343, 345 (Apache: part of AdminBrokerProcessor)."""
+"""Client connections and subscriptions: requests 203, 204, 300, 305, 328, 343 and 345.
+
+Follows part of Apache's AdminBrokerProcessor.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ class ClientInspection:
         return Reply(body=bodies.ProducerTable(data=table).encode())
 
     def groups_of_topic(self, call: Call[QueryTopicConsumeByWhoRequest]) -> Reply:
-        """Groups that currently read a topic or have committed offsets in it."""
+        """Returns the groups that currently read a topic or have committed offsets in it."""
         topic = call.header.topic
         groups = {*self._consumers.groups_of_topic(topic), *self._offsets.groups_of(topic)}
         return Reply(body=bodies.GroupList(group_list=sorted(groups)).encode())

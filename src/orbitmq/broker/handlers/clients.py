@@ -1,4 +1,4 @@
-"""Heartbeats, unregistration, group members and expression checks: 34, 35, 38, 46.
+"""Heartbeats, unregistration, group members and expression checks: requests 34, 35, 38 and 46.
 
 Follows Apache's ClientManageProcessor and the member part of ConsumerManageProcessor.
 """
@@ -94,8 +94,8 @@ class ClientHandlers:
         A heartbeat that creates a retry topic is answered once the name servers know the topic, like Apache's,
         because tools look up a group by the route of its retry topic.
 
-        Version 2 of the heartbeat has a fingerprint of its subscriptions, and may omit them once the broker has
-        answered that they have not changed. IS_SUB_CHANGE = true makes the client send them again.
+        Version 2 of the heartbeat has a fingerprint of the subscriptions. The client may omit the subscriptions once
+        the broker has answered that they have not changed. The answer IS_SUB_CHANGE = true makes it send them again.
         """
         data = HeartbeatData.decode(call.body)
         _check_size(data)
@@ -115,7 +115,7 @@ class ClientHandlers:
         return self._answer(taken)
 
     async def _register_rest(self, groups: Iterator[None], taken: _Taken, peer: Connection) -> Reply:
-        """Register a client with very many groups over several turns of the loop."""
+        """Register a client that has very many groups, spread over several turns of the event loop."""
         while not taken.is_complete:
             await asyncio.sleep(0)
             if peer.closed:
@@ -126,7 +126,8 @@ class ClientHandlers:
         return answer if isinstance(answer, Reply) else await answer
 
     def _register(self, data: HeartbeatData, channel: ClientChannel, taken: _Taken) -> Iterator[None]:
-        """Yields after each group. A group whose table is full is skipped, and the others are registered."""
+        """Registers the client in its groups one by one, and yields after each. A group whose table is full is
+        skipped, and the others are registered."""
         fingerprint = data.heartbeat_fingerprint or 0
         without_sub = fingerprint != 0 and data.without_sub is True
         for consumer in data.consumer_data_set:
@@ -159,7 +160,7 @@ class ClientHandlers:
     def _register_consumer(
         self, consumer: ConsumerData, channel: ClientChannel, fingerprint: int, *, without_sub: bool
     ) -> bool:
-        """Register one group. Returns True when the client must send its subscriptions (again)."""
+        """Register one group. Returns True if the client must send its subscriptions, or send them again."""
         consume_type = consumer.consume_type or ConsumeType.PASSIVELY
         if self.config.pull_consumers_refused and consume_type == ConsumeType.ACTIVELY:
             return False
@@ -211,7 +212,8 @@ class ClientHandlers:
         return Reply(body=ConsumerIdList(consumer_id_list=group.client_ids).encode())
 
     def check_client_config(self, call: Call[Empty]) -> Reply:
-        """Check whether this broker can evaluate an expression; sent before a consumer starts."""
+        """Check whether this broker can evaluate an expression. Clients send this request before a consumer
+        starts."""
         subscription = CheckClientConfig.decode(call.body).subscription_data
         if subscription is None or subscription.is_tag_type:
             return Reply()
@@ -247,5 +249,5 @@ async def _after(waits: Sequence[Callable[[], Awaitable[None]]], reply: Reply) -
 
 
 def _copy(channel: ClientChannel) -> ClientChannel:
-    """A copy, because each group refreshes its own."""
+    """Returns a copy, because each group updates its own copy."""
     return msgspec.structs.replace(channel)

@@ -1,7 +1,7 @@
-"""Requests that end in a call to consumers: 222, 223, 307, 309 (Apache: Broker2Client and its callers).
+"""Requests that the broker forwards to consumers: 222, 223, 307 and 309 (Apache: Broker2Client and its callers).
 
-An offset reset is stored in the broker and returned with the next pull (``useServerSideResetOffset``, the default of
-5.x), or sent to the online consumers, which is the older method.
+An offset reset is either stored in the broker and returned with the next pull (``useServerSideResetOffset``, the
+default of 5.x), or sent to the online consumers, which is the older method.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CPP: Final = int(LanguageCode.CPP)
 
 
 class ResetHandlers:
-    """Offset resets by an admin."""
+    """Resets offsets for an admin."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class ResetHandlers:
         return ObjectMap((self._queue(topic, index), offset) for index, offset in chosen.items())
 
     def _by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Returns the offset for a time; a negative time means the end of the queue."""
+        """Returns the offset of a time in epoch milliseconds. A negative time stands for the end of the queue."""
         if timestamp_ms < 0:
             return self._store.max_offset(topic, queue_id)
         return max(0, self._store.offset_by_time(topic, queue_id, timestamp_ms))
@@ -149,7 +149,8 @@ class ResetHandlers:
     def _reset_in_clients(
         self, header: ResetOffsetRequest, config: TopicConfig, *, for_cpp: bool
     ) -> ObjectMap[MessageQueue, int]:
-        """Send the reset to the consumers. Without ``isForce`` it only ever moves offsets back."""
+        """Send the reset to the online consumers and return the new offsets. Without ``isForce``, offsets are only
+        moved back."""
         topic, group = header.topic, header.group
         table: ObjectMap[MessageQueue, int] = ObjectMap()
         for queue_id in range(config.write_queue_nums):
@@ -232,7 +233,7 @@ class ConsumerCallHandlers:
         )
 
     async def consume_directly(self, call: Call[ConsumeMessageDirectlyRequest]) -> Reply:
-        """Deliver one stored message to one consumer, regardless of its offsets."""
+        """Deliver one stored message to one consumer, regardless of the consumer's offsets."""
         header = call.header
         try:
             log_offset = parse_offset_message_id(header.msg_id or "").log_offset
@@ -258,7 +259,8 @@ class ConsumerCallHandlers:
     async def _ask(
         self, code: Request, client: tuple[str, str | None], fields: dict[str, str], body: bytes
     ) -> Reply:
-        """Forward a request to a client and return its answer."""
+        """Forward a request to a client and return its answer. ``client`` is the group and the client id. Raises
+        ``ServerError`` if the client is offline or too old, and ``ConsumeMsgTimeout``."""
         group, client_id = client
         channel = self._consumers.channel_of(group, client_id or "")
         if channel is None:
@@ -276,7 +278,7 @@ class ConsumerCallHandlers:
         return Reply(answer.code, answer.remark, ext=dict(answer.ext_fields), body=answer.body)
 
     async def consumer_status(self, call: Call[GetConsumerStatusRequest]) -> Reply:
-        """The offsets that each consumer has in memory; consumers that do not answer are left out."""
+        """Returns the offsets that each consumer has in memory. Consumers that do not answer are left out."""
         header = call.header
         group = self._consumers.group(header.group)
         if group is None:

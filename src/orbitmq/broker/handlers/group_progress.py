@@ -1,4 +1,4 @@
-"""Consumer group progress: 208, 317 (Apache: part of AdminBrokerProcessor)."""
+"""Consumer group progress: requests 208 and 317 (Apache: part of AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Lags:
         store: MessageStore,
         popped: Callable[[str, str, int], int] = lambda _topic, _group, _queue_id: 0,
     ) -> None:
-        """``popped`` returns the number of a queue's messages that a group has popped and not acknowledged."""
+        """``popped`` returns how many messages of a queue a group has popped and not acknowledged."""
         self._broker_name = broker_name
         self._offsets = offsets
         self._consumers = consumers
@@ -55,7 +55,7 @@ class Lags:
         self.unfinished = UnfinishedCounter(offsets=offsets, consumers=consumers, store=store, popped=popped)
 
     def wanted(self, group: str, topic: str) -> bool:
-        """Whether the group still reads the topic, as far as the broker knows: an offline group may come back."""
+        """Whether the group may still read the topic. An offline group counts because it may come back."""
         if self._consumers.known_subscription(group, topic) is not None:
             return True
         online = self._consumers.group(group)
@@ -64,8 +64,8 @@ class Lags:
     def of(
         self, group: str, topic: str, queue_count: int, *, unfinished: bool = False
     ) -> ObjectMap[MessageQueue, bodies.OffsetWrapper]:
-        """Returns the offsets of every queue. ``unfinished`` adds our own fields, and a start where nothing is
-        committed."""
+        """Returns the offsets of every queue. With ``unfinished``, they include our own fields, and a queue without a
+        committed offset has the offset at which its unfinished messages start."""
         store, offsets = self._store, self._offsets
         table: ObjectMap[MessageQueue, bodies.OffsetWrapper] = ObjectMap()
         for queue_id in range(queue_count):
@@ -118,7 +118,8 @@ class GroupInspection:
         ]
 
     def consume_stats(self, call: Call[GetConsumeStatsRequest]) -> Reply:
-        """The lag of a group in the listed topics, in the named one, or in all topics with offsets of the group."""
+        """Returns the lag of a group in the listed topics, in the named topic, or in all topics with offsets of the
+        group."""
         header = call.header
         group = header.consumer_group
         topics = list(dict.fromkeys(topic for topic in (header.topic_list or "").split(";") if topic))
@@ -143,10 +144,10 @@ class GroupInspection:
         return Reply(body=bodies.ConsumeStats(consume_tps=tps, offset_table=table).encode())
 
     async def broker_consume_stats(self, call: Call[GetBrokerConsumeStatsRequest]) -> Reply:
-        """The lag of every group in every topic.
+        """Returns the lag of every group in every topic.
 
-        Thousands of groups take a second to process, so the coroutine yields to the loop in between, and the answer
-        is joined from the encoded groups. Raises ``ServerError`` when it would not fit in a frame.
+        With thousands of groups this takes a second, so the coroutine yields to the event loop in between, and the
+        answer is joined from the encoded groups. Raises ``ServerError`` if it would not fit in a frame.
         """
         pieces: list[bytes] = []
         behind = inflight = size = queues = 0

@@ -1,4 +1,4 @@
-"""Creates, changes, deletes and shows subscription groups: 200, 207, 225, 352, 353.
+"""Creates, changes, deletes and shows subscription groups: requests 200, 207, 225, 352 and 353.
 
 Follows the group part of Apache's AdminBrokerProcessor.
 """
@@ -35,13 +35,14 @@ _RETRY_QUEUES_MAX: Final = 65_535
 
 
 class _GroupName(msgspec.Struct, rename="camel"):
-    """Parsed first, so that a missing name is reported as a bad name instead of a bad body."""
+    """The group name of a request. It is parsed first, so that a missing name is reported as a bad name instead of a
+    bad body."""
 
     group_name: str | None = None
 
 
 class GroupHandlers:
-    """Group management for admins."""
+    """Manages groups for admins."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class GroupHandlers:
         events: BrokerEvents,
         known_elsewhere: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        """Each of ``known_elsewhere`` waits, up to a limit, until others know the last change: with failover the
-        members of the group."""
+        """Each callback in ``known_elsewhere`` waits, up to a time limit, until others know the last change. With
+        failover, the others are the members of the failover group."""
         self._groups = groups
         self._offsets = offsets
         self._deleted = events.group_deleted
@@ -79,12 +80,13 @@ class GroupHandlers:
         return self._when_known()
 
     def update_groups(self, call: Call[Empty]) -> Reply | Awaitable[Reply]:
-        """Apply all changes or none."""
+        """Create or change several groups, all or none."""
         self._apply(SubscriptionGroupList.decode(call.body).group_config_list, call.peer.remote_text)
         return self._when_known()
 
     def _when_known(self, reply: Reply | None = None) -> Reply | Awaitable[Reply]:
-        """Answers when the change is on disk, which another thread waits for, and others know it."""
+        """Returns the answer, delayed until the change is on disk and others know it. Another thread writes to
+        disk."""
         saves = self._groups.saves
         waits = [*((saves.saved,) if saves.is_running else ()), *self._known_elsewhere]
         answer = Reply() if reply is None else reply

@@ -1,4 +1,4 @@
-"""Queue locks of orderly consumers: 41, 42 (Apache: the lock part of AdminBrokerProcessor)."""
+"""Queue locks of orderly consumers: requests 41 and 42 (Apache: the lock part of AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUEUES_MAX: Final = 10_000
 
 
 class LockHandlers:
-    """Lock and unlock queues in batches."""
+    """Locks and unlocks queues in batches."""
 
     def __init__(self, locks: QueueLocks) -> None:
         self._locks = locks

@@ -1,4 +1,4 @@
-"""Maintenance requests: read and change options, clean up files, clone offsets: 25, 26, 306, 314, 316, 329.
+"""Reads and changes options, cleans up files and clones offsets: requests 25, 26, 306, 314, 316 and 329.
 
 Follows the part of Apache's AdminBrokerProcessor that changes the broker itself.
 """
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class MaintenanceHandlers:
-    """Operations on a running broker."""
+    """Serves operations on a running broker."""
 
     def __init__(
         self,
@@ -84,9 +84,10 @@ class MaintenanceHandlers:
         return Reply()
 
     def clone_offsets(self, call: Call[CloneGroupOffsetRequest]) -> Reply:
-        """Copy one group's offsets to another, in one topic or in all topics with offsets of the source.
+        """Copy one group's offsets to another group, in one topic or in all topics with offsets of the source group.
 
-        Unless ``offline`` is set, topics to which an online source group no longer subscribes are left out.
+        Unless ``offline`` is set, topics to which the members of an online source group do not subscribe are left
+        out.
         """
         header = call.header
         source = header.src_group

@@ -1,4 +1,4 @@
-"""Consumer offsets and the bounds of queues: 14, 15, 29, 30, 31, 32.
+"""Consumer offsets and the bounds of queues: requests 14, 15, 29, 30, 31 and 32.
 
 Follows Apache's ConsumerManageProcessor and the offset part of AdminBrokerProcessor.
 """
@@ -31,7 +31,8 @@ __all__ = ["OffsetHandlers"]
 
 
 class _UpdateRequest(TopicRpcRequest, kw_only=True):
-    """UPDATE_CONSUMER_OFFSET (15) as served: the numbers may be missing, which has its own code."""
+    """The header of UPDATE_CONSUMER_OFFSET (15). Both numbers are optional here, because a missing one has its own
+    response code."""
 
     consumer_group: str
     topic: str
@@ -68,8 +69,8 @@ class OffsetHandlers:
         ]
 
     def query(self, call: Call[QueryConsumerOffsetRequest]) -> Reply:
-        """The committed offset. A new group starts at 0 if the queue has not lost any message yet; otherwise the
-        client decides by its own consume-from-where."""
+        """Returns the committed offset. A group without one starts at 0 if ``starts_in_memory`` holds for the queue.
+        Otherwise raises ``QueryNotFound``, and the client decides where to start."""
         header = call.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset >= 0:
