@@ -393,7 +393,7 @@ class Transactions:
         return self._ask(half, times + 1)
 
     def _put_aside(self, half: Record) -> bool:
-        """Requeue a half message that has an immunity period of its own, so that it does not block others. Returns
+        """Requeue a half message whose own immunity period has not ended, so that it does not block others. Returns
         False if that failed."""
         first = number(half, Property.TRANSACTION_PREPARED_QUEUE_OFFSET)
         place = half.queue_offset if first is None else first

@@ -1,8 +1,8 @@
-"""Requests of POP consuming: 200050 to 200056 and 200151 (Apache: PopMessageProcessor and its neighbours).
+"""Serves the requests of POP consumers: 200050 to 200056 and 200151 (Apache: PopMessageProcessor and others).
 
-Messages are sent as slices of the log, as for a pull. A pop that finds nothing and may wait is parked until something
-changes that may affect its answer. Refusals of a pop carry the fields of its answer as zeros, because Apache's
-clients read them first.
+Messages are sent as slices of the log, as for a pull. A pop that finds nothing and may wait is held until something
+changes that may affect its answer. When a pop is refused, the fields of its answer are sent as zeros, because
+Apache's clients read them first.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _CHANGE_ZEROS: Final = {"invisibleTime": "0", "popTime": "0", "reviveQid": "0"}
 
 
 class _Popper(msgspec.Struct, frozen=True, gc=False):
-    """What the pops of one group and topic share within a read."""
+    """The values that the pops of one group and topic share within a read."""
 
     topic: TopicConfig
     selection: Filter | None
@@ -112,12 +112,12 @@ class SqlFilters(Protocol):
     """Turns subscriptions that do not select by tag into filters."""
 
     def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
-        """Raises ``SubscriptionParseFailed``."""
+        """Returns the filter of a subscription. Raises ``SubscriptionParseFailed``."""
 
 
 @lru_cache(maxsize=4096)
 def _parsed(topic: str, expression: str, kind: str) -> tuple[SubscriptionData, Filter | None]:
-    """A subscription and, if it selects by tags and does not take all, its filter."""
+    """Returns a subscription, and its filter if it selects by tags and does not take all messages; otherwise None."""
     subscription = parse_subscription(topic, expression, kind)
     by_some_tags = subscription.is_tag_type and not subscription.takes_all
     return subscription, Filter(subscription.code_set) if by_some_tags else None
@@ -125,7 +125,7 @@ def _parsed(topic: str, expression: str, kind: str) -> tuple[SubscriptionData, F
 
 @dataclass(kw_only=True, eq=False)
 class PopHandlers:
-    """Serves POP and holds the waiting requests."""
+    """Serves POP requests and holds those that wait."""
 
     service: PopService
     consumers: ConsumerTable
@@ -170,8 +170,8 @@ class PopHandlers:
         ]
 
     def runs(self, guard: Guard | None) -> dict[int, RunServer]:
-        """The requests that are served together when a read brings several. They do not pass through the router, so
-        its guard is called for each of them."""
+        """Returns the requests that are served together when a read brings several. They do not pass through the
+        router, so its guard is called for each of them."""
         self.guard = guard
         return {RequestCode.POP_MESSAGE: self.pops, RequestCode.ACK_MESSAGE: self.acks}
 
@@ -197,11 +197,11 @@ class PopHandlers:
     # -- POP_MESSAGE -----------------------------------------------------------------------------------
 
     def pop(self, frame: Frame, connection: Connection) -> bytes | None:
-        """POP_MESSAGE (200050)."""
+        """Serve POP_MESSAGE (200050)."""
         return self._serve([(frame, decode_header(PopMessageRequest, frame))], connection)[0]
 
     def pops(self, frames: list[Frame], at: int, connection: Connection) -> tuple[bytes | None, int]:
-        """Serve consecutive pops of a socket read together; see ``RunServer``."""
+        """Serve consecutive pops that one read of a socket returned; see ``RunServer``."""
         asked: list[tuple[Frame, PopMessageRequest]] = []
         try:
             for frame in frames[at : at + _RUN_MAX]:
@@ -218,7 +218,8 @@ class PopHandlers:
     def _serve(
         self, asked: list[tuple[Frame, PopMessageRequest]], connection: Connection
     ) -> tuple[bytes | None, int]:
-        """Returns the answers that can be sent now, and how many pops were served. Each failure is answered."""
+        """Returns the answers that can be sent now, and how many pops were served. A pop that fails is answered with
+        its error."""
         turn = PopRound(self.service)
         poppers: dict[_PopperKey, _Popper] = {}
         served: list[tuple[Frame, PopQuestion, Handout, int] | bytes | None] = []
@@ -254,7 +255,7 @@ class PopHandlers:
         request: PopMessageRequest,
         poppers: dict[_PopperKey, _Popper],
     ) -> tuple[Frame, PopQuestion, Handout, int] | None:
-        """Hand messages out, or park the request and return None. Raises ``BrokerError``."""
+        """Hand out messages, or hold the request and return None. Raises ``BrokerError``."""
         now_ms = turn.now_ms
         born_ms = request.born_time or now_ms
         if now_ms - born_ms - request.poll_time > _LATE_MS:
@@ -348,7 +349,7 @@ class PopHandlers:
         poppers: dict[_PopperKey, _Popper],
         now_ms: int,
     ) -> PopQuestion:
-        """Check a pop in Apache's order."""
+        """Check a pop, in Apache's order, and return the parsed question."""
         group, queue_id, ordered = request.consumer_group, request.queue_id, request.order is True
         key = (request.topic, group, request.exp, request.exp_type, request.order)
         popper = poppers.get(key)
@@ -378,7 +379,7 @@ class PopHandlers:
         )
 
     def _popper(self, request: PopMessageRequest, connection: Connection, now_ms: int) -> _Popper:
-        """Check the group, the topic and the filter of a pop. Raises ``BrokerError``."""
+        """Check the group, the topic and the filter of a pop, and return them. Raises ``BrokerError``."""
         topic, group = self._checked(
             request.topic, request.consumer_group, request.queue_id, request.max_msg_nums, connection
         )
@@ -392,13 +393,14 @@ class PopHandlers:
         return _Popper(topic, selection, retry_topics, is_ranked)
 
     def _ranked(self, group: str) -> bool:
-        """Whether a pop of a PRIORITY topic reads queues by priority: with the percentage in the group's factor."""
+        """Whether this pop of a PRIORITY topic reads the queues by priority. An attribute of the group sets the
+        percentage of pops that do; the default is 100."""
         found = self.groups.find(group)
         text = found.attributes.get(_FACTOR, "") if found is not None else ""
         return self.service.dice() < (int(text) if text.isdigit() else 100)
 
     def _ranked_queue_ids(self, topic: TopicConfig) -> Sequence[int]:
-        """Queue ids, highest priority first."""
+        """Returns the queue ids, highest priority first."""
         numbers = range(topic.read_queue_nums)
         return numbers[::-1] if self.config.pop_priority_ascending else numbers
 
@@ -449,8 +451,8 @@ class PopHandlers:
         return selection
 
     def _learn(self, key: tuple[str, str, str | None, str | None], now_ms: int) -> None:
-        """Register the group of a pop as a consumer, even without a heartbeat. The key is group, topic, filter
-        expression and its kind."""
+        """Register the group of a pop as a consumer, even if it sends no heartbeat. The key is the group, the topic,
+        the filter expression and the kind of expression."""
         if now_ms - self._learnt.get(key, 0) < _LEARN_MS:
             return
         group, topic, expression, kind = key
@@ -465,7 +467,7 @@ class PopHandlers:
     # -- ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME ----------------------------------
 
     def ack(self, frame: Frame, connection: Connection) -> bytes | None:
-        """ACK_MESSAGE (200051). The topic is the one that actually stores the message."""
+        """Serve ACK_MESSAGE (200051). The request names the topic that actually stores the message."""
         request = decode_header(AckMessageRequest, frame)
         low, high = self._bounds(request.topic, request.queue_id, connection)
         if not low <= request.offset <= high:
@@ -478,8 +480,8 @@ class PopHandlers:
         return None if frame.is_oneway else encode_response(ResponseCode.SUCCESS, frame.opaque)
 
     def acks(self, frames: list[Frame], at: int, connection: Connection) -> tuple[bytes | None, int]:
-        """Serve consecutive acknowledgements of a socket read together; see ``RunServer``. Those of ordered pops and
-        refused ones are left to ``ack``."""
+        """Serve consecutive acknowledgements that one read of a socket returned; see ``RunServer``. Acknowledgements
+        of ordered pops, and those to refuse, are left to ``ack``."""
         # Hot path: this loop runs once per message.
         guard = self.guard
         bounds: dict[tuple[str, int], tuple[int, int]] = {}
@@ -510,7 +512,8 @@ class PopHandlers:
         return encode_answers(answers), at + len(acked)
 
     def _bounds(self, topic: str, queue_id: int, connection: Connection) -> tuple[int, int]:
-        """The first offset of a queue and the next one to be assigned. Raises ``BrokerError`` for no such queue."""
+        """Returns the first offset of a queue and the next one to be assigned. Raises ``BrokerError`` if the queue
+        does not exist."""
         self._check_place(topic, queue_id, connection)
         return max(0, self.store.min_offset(topic, queue_id)), self.store.max_offset(topic, queue_id)
 
@@ -521,7 +524,8 @@ class PopHandlers:
             raise MessageIllegal(_bad_queue(topic, queue_id, connection))
 
     def batch_ack(self, frame: Frame, connection: Connection) -> bytes | None:
-        """BATCH_ACK_MESSAGE (200151). The topics lack the prefix of a retry topic. Invalid entries are skipped."""
+        """Serve BATCH_ACK_MESSAGE (200151). The topics in it lack the prefix of a retry topic. Invalid entries are
+        skipped."""
         self._check_master()
         acks = read_batch_acks(frame.body)
         if not acks:
@@ -555,7 +559,7 @@ class PopHandlers:
                     continue
 
     def change_invisible_time(self, frame: Frame, connection: Connection) -> bytes | None:
-        """CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+        """Serve CHANGE_MESSAGE_INVISIBLETIME (200053)."""
         request = decode_header(ChangeMessageInvisibletimeRequest, frame)
         try:
             self._check_place(request.topic, request.queue_id, connection)
@@ -583,7 +587,7 @@ class PopHandlers:
     # -- NOTIFICATION, POLLING_INFO, PEEK_MESSAGE, POP_ROLLBACK ----------------------------------------
 
     def notification(self, frame: Frame, connection: Connection) -> bytes | None:
-        """NOTIFICATION (200054): wait until a message can be popped."""
+        """Serve NOTIFICATION (200054), which waits until a message can be popped."""
         request = decode_header(NotificationRequest, frame)
         now_ms = self.clock.now_ms()
         try:
@@ -648,14 +652,15 @@ class PopHandlers:
         return self.service.has_messages(question, matches=matches)
 
     def polling_info(self, call: Call[PollingInfoRequest]) -> Reply:
-        """POLLING_INFO (200055): the number of pops waiting under exactly this key."""
+        """Serve POLLING_INFO (200055): returns the number of pops that wait for exactly this topic, group and
+        queue."""
         header = call.header
         place = (header.topic, header.consumer_group, max(ANY_QUEUE, header.queue_id))
         count = self.waiters.waiting_count(place)
         return Reply(remark=_UNSET, ext={"pollingNum": str(count)})
 
     def peek(self, frame: Frame, connection: Connection) -> bytes | None:
-        """PEEK_MESSAGE (200052): read messages without hiding them."""
+        """Serve PEEK_MESSAGE (200052), which reads messages without hiding them."""
         request = decode_header(PeekMessageRequest, frame)
         try:
             topic, group = self._checked(
@@ -687,13 +692,15 @@ class PopHandlers:
         return encode_response(ResponseCode.SUCCESS, frame.opaque, fields, body, _FOUND)
 
     def rollback(self, _call: Call[Empty]) -> Reply:
-        """POP_ROLLBACK (200056): move checkpoints to the revive topic, which already stores ours."""
+        """Serve POP_ROLLBACK (200056). Apache moves its checkpoints to the revive topic. Ours are already there, so
+        this only writes the acknowledgements that are still in memory."""
         self.service.flush()
         return Reply()
 
 
 def _wait_ms(born_ms: int, poll_ms: int, now_ms: int) -> int:
-    """How long to hold a request. The client's clock may be ahead, so it is never longer than requested."""
+    """Returns how many milliseconds to hold a request. The client's clock may be ahead, so the result never exceeds
+    the requested time."""
     return min(born_ms + poll_ms - now_ms, poll_ms, _POLL_MS_MAX) - _EARLY_MS
 
 

@@ -1,7 +1,7 @@
-"""Reads for consumers: PULL_MESSAGE and LITE_PULL_MESSAGE (Apache: PullMessageProcessor).
+"""Serves PULL_MESSAGE and LITE_PULL_MESSAGE (Apache: PullMessageProcessor).
 
-Messages are sent as slices of the log: the only copy joins them after the reply's header. A pull that finds nothing
-and may wait is passed to ``PullWaiters``; the append that brings a message answers it.
+Messages are sent as slices of the log. They are copied only once, when they are joined after the reply's header. A
+pull that finds nothing and may wait is passed to ``PullWaiters``, and is answered after the next append to its queue.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class SqlFilters(Protocol):
     """Turns subscriptions that do not select by tag into filters."""
 
     def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
-        """Raises ``FilterDataNotExist``, ``FilterDataNotLatest`` or ``SubscriptionParseFailed``."""
+        """Returns the filter of a subscription. Raises ``FilterDataNotExist``, ``FilterDataNotLatest`` or
+        ``SubscriptionParseFailed``."""
 
 
 @lru_cache(maxsize=4096)
@@ -92,7 +93,7 @@ def _tag_filter(codes: frozenset[int]) -> Filter:
 
 @dataclass(kw_only=True, eq=False)
 class PullHandlers:
-    """Serves pulls and holds the waiting ones."""
+    """Serves pulls and holds those that wait."""
 
     config: BrokerConfig
     store: MessageStore
@@ -118,13 +119,13 @@ class PullHandlers:
         ]
 
     def lite_pull(self, frame: Frame, connection: Connection) -> bytes | None:
-        """LITE_PULL_MESSAGE (361): a pull that an operator may disable."""
+        """Serve LITE_PULL_MESSAGE (361), a pull that an operator can disable."""
         if not self.config.lite_pull_enabled:
             raise NoPermission(f"the broker[{self.config.public_host}] for lite pull consumer is forbidden")
         return self.pull(frame, connection)
 
     def pull(self, frame: Frame, connection: Connection) -> bytes | None:
-        """PULL_MESSAGE (11)."""
+        """Serve PULL_MESSAGE (11)."""
         request = frame.pull or read_pull(frame)
         topic, group = self.checked(request, connection)
         wanted = self.filter_of(request, group)
@@ -150,7 +151,7 @@ class PullHandlers:
     def checked(
         self, request: PullFields, connection: Connection
     ) -> tuple[TopicConfig, SubscriptionGroupConfig]:
-        """Returns the topic and group of a valid pull. Raises ``BrokerError``."""
+        """Returns the topic and the group of a pull. Raises ``BrokerError`` if the pull is invalid."""
         config = self.config
         if config.role is _SLAVE and not config.slave_read_enabled:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
@@ -177,7 +178,7 @@ class PullHandlers:
         return topic, group
 
     def filter_of(self, request: PullFields, group: SubscriptionGroupConfig) -> Filter | None:
-        """Returns the pull's filter; None selects everything. Raises ``BrokerError``."""
+        """Returns the filter of a pull, or None if it selects all messages. Raises ``BrokerError``."""
         from_request = bool(request.sys_flag & _SUBSCRIPTION)
         if from_request:
             subscription = _parsed(request.topic, request.subscription, request.expression_type)
@@ -219,7 +220,7 @@ class PullHandlers:
     # -- reading ---------------------------------------------------------------------------------------
 
     def _read(self, request: PullFields, offset: int, wanted: Filter | None) -> tuple[ReadResult, int]:
-        """Read the store from ``offset``; returns the result and the answer's code."""
+        """Read the store from ``offset``. Returns the result and the response code."""
         monotonic, stats = self.clock.monotonic, self.stats
         started = monotonic()
         result = self.store.read(
@@ -332,7 +333,9 @@ class PullHandlers:
         return self._encode(frame, code, _REMARK_OF[result.status], result, topic, group, suggested)
 
     def suggested(self, group: SubscriptionGroupConfig, *, from_disk: bool) -> int:
-        """The broker that the group should pull from next: the master, unless slaves may serve reads."""
+        """Returns the id of the broker that the group should pull from next. After a read from disk, it is the one
+        that the group's config names for slow consumers; otherwise it is the master if this broker is a slave, or the
+        group's usual broker."""
         if from_disk:
             return group.which_broker_when_consume_slowly
         return MASTER_ID if self.config.role is _SLAVE else group.broker_id

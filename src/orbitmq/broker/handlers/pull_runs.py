@@ -1,9 +1,9 @@
-"""Answers consecutive pulls of a socket read together.
+"""Answers together the consecutive pulls that one read of a socket returned.
 
 Python looks up the range of each pull and does the bookkeeping. One call of the kernel selects the records of all of
 them and writes all answers. Only pulls whose queue offset is in the log are served here. ``PullHandlers.pull`` serves
-any single pull with the same answer. It handles everything rare or refused: a pull that has to wait, an offset reset,
-a record that is damaged or in another segment.
+any single pull with the same answer. It also handles pulls that are rare or refused, for example one that has to
+wait, an offset reset, or a record that is damaged or in another segment.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Reader(msgspec.Struct, gc=False):
 
 
 class PullRuns:
-    """Answers the pulls of one socket read together."""
+    """Answers the pulls that one read of a socket returned."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class PullRuns:
         self._guard = guard
 
     def runs(self) -> dict[int, RunServer]:
-        """The requests that are served together when a read brings several."""
+        """Returns the requests that are served together when a read brings several."""
         return {_PULL: self.serve}
 
     def serve(self, frames: list[Frame], at: int, connection: Connection) -> tuple[bytes | None, int]:
-        """Returns the answers to pulls from ``at`` on, and the index of the first frame after them. None means that
-        the pull at ``at`` must be served on its own. Never raises."""
+        """Returns the answers to the pulls from index ``at`` on, and the index of the first frame after them. The
+        answers are None if the pull at ``at`` must be served on its own. Never raises."""
         if self._reader.checks_property_crc:
             return None, at  # the kernel verifies bodies only
         asked: list[AskedPull] = []
@@ -100,8 +100,8 @@ class PullRuns:
         asked: list[AskedPull],
         pulls: list[tuple[_Reader, PullFields]],
     ) -> tuple[memoryview, int] | None:
-        """Add pulls up to the first that must be served on its own. Returns the window of the log with their records,
-        or None."""
+        """Add pulls to ``asked`` and ``pulls``, up to the first one that must be served on its own. Returns the
+        window of the log that contains their records and the first log offset in it, or None."""
         # Hot path: this loop runs once per pull.
         guard, queues = self._guard, self._reader.queues
         readers: dict[object, _Reader] = {}
@@ -163,7 +163,8 @@ class PullRuns:
         return window
 
     def _reader_of(self, request: PullFields, connection: Connection) -> _Reader:
-        """Check a reader as for a single pull. Raises ``BrokerError``."""
+        """Returns the checked reader of a pull. The checks are the same as for a single pull. Raises
+        ``BrokerError``."""
         handlers = self._handlers
         topic, group = handlers.checked(request, connection)
         wanted = handlers.filter_of(request, group)
@@ -188,7 +189,8 @@ class PullRuns:
         )
 
     def _note(self, pulls: list[tuple[_Reader, PullFields]], given: list[tuple[int, int, int]]) -> None:
-        """Update statistics and offsets for the answered pulls, which are the first ones."""
+        """Update statistics and offsets for the answered pulls. There may be fewer entries in ``given`` than in
+        ``pulls``; they belong to the first pulls."""
         stats, offsets = self._handlers.stats, self._handlers.offsets
         gets, commit_count = stats.gets, 0
         for (reader, request), (following, count, size_bytes) in zip(pulls, given):  # noqa: B905 - may be fewer

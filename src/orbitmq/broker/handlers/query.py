@@ -1,4 +1,4 @@
-"""Messages by key, messages by log offset, and the raw units of a queue: 12, 33, 321.
+"""Returns messages by key or by log offset, and the raw units of a queue: requests 12, 33 and 321.
 
 Follows Apache's QueryMessageProcessor and the queue part of AdminBrokerProcessor.
 """
@@ -35,7 +35,7 @@ _TAG_INDEX: Final = "T"
 
 
 class QueryHandlers:
-    """Finds messages outside of consuming."""
+    """Finds messages for tools, independent of consumption."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class QueryHandlers:
         ]
 
     def query_message(self, call: Call[QueryMessageRequest]) -> Reply:
-        """Messages with a key, a unique key, or (5.5) a tag.
+        """Returns the messages with a key, a unique key or, since 5.5, a tag.
 
-        The index stores only 32-bit hashes, so a query for one topic may find records of another whose key collides.
-        Each record is therefore compared before it is returned.
+        The index stores only 32-bit hashes, so a query for one topic may find records of another topic whose key has
+        the same hash. The key of each record is therefore compared before it is returned.
         """
         header = call.header
         if header.last_key:
@@ -95,7 +95,7 @@ class QueryHandlers:
         return Reply(body=bytes(record))
 
     def consume_queue(self, call: Call[QueryConsumeQueueRequest]) -> Reply:
-        """The stored units of a queue, and a group's subscription to compare them with."""
+        """Returns the stored units of a queue, and the subscription of a group to compare them with."""
         header = call.header
         store = self._store
         topic, queue_id = header.topic, header.queue_id

@@ -58,7 +58,7 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> RecallHandle:
-        """Raises ``IllegalOperation``."""
+        """Parse the text form of a handle. Raises ``IllegalOperation`` if it is invalid."""
         try:
             padded = text + "=" * (-len(text) % 4)
             parts = base64.b64decode(padded.encode(), b"-_", validate=True).decode().split(" ")
@@ -71,7 +71,7 @@ class RecallHandle(NamedTuple):
 
 
 def recall_handle(message: NewMessage, broker_name: str) -> str | None:
-    """The handle for a message as stored; None unless it is a producer's timer message."""
+    """Returns the handle of a message in its stored form, or None unless it is a producer's timer message."""
     properties = message.properties
     out = find_property(properties, _OUT)
     topic = find_property(properties, _REAL_TOPIC)
@@ -104,7 +104,7 @@ class RecallHandlers:
         return [Route(RequestCode.RECALL_MESSAGE, self.recall, RecallMessageRequest)]
 
     def recall(self, call: Call[RecallMessageRequest]) -> Answer:
-        """RECALL_MESSAGE (370)."""
+        """Serve RECALL_MESSAGE (370)."""
         region = {Property.MSG_REGION.value: self._config.region_id}
         try:
             unique_key, stored = self._recall(call.header, call.peer)

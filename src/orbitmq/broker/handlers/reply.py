@@ -1,9 +1,9 @@
 """Request-reply: forwards SEND_REPLY_MESSAGE(_V2) to the requesting client (Apache: ReplyMessageProcessor).
 
-The reply names the requesting client (REPLY_TO_CLIENT). Its connection is found among the producers. The reply is
-pushed with PUSH_REPLY_MESSAGE_TO_CLIENT and only then stored, because the client waits and a reply in the log serves
-inspection only. With access control anyone may send to the cluster's reply topic; any other topic requires the
-permission to publish there.
+The reply names the requesting client (REPLY_TO_CLIENT), whose connection is looked up among the producers. The reply
+is pushed with PUSH_REPLY_MESSAGE_TO_CLIENT first and stored afterwards, because the client is waiting and the stored
+copy is only for inspection. With access control, anyone may send to the cluster's reply topic; any other topic
+requires publish permission.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PUSHED_AT: Final = Property.PUSH_REPLY_TIME.encode()
 
 
 class ReplyHandlers:
-    """Forwards replies."""
+    """Forwards replies to the requesting clients."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ReplyHandlers:
         ]
 
     async def reply(self, call: Call[SendMessageRequest]) -> Reply:
-        """SEND_REPLY_MESSAGE (324) and its V2 (325)."""
+        """Serve SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325)."""
         header = call.header
         region = {
             Property.MSG_REGION.value: self._config.region_id,
@@ -108,7 +108,7 @@ class ReplyHandlers:
     def _topic(self, call: Call[SendMessageRequest]) -> TopicConfig | None:
         """Returns the topic of a reply. It is never created, because anyone may send a reply.
 
-        None stands for a missing reply topic of a namespace; such a reply is forwarded and not stored. Raises
+        Returns None if the reply topic of a namespace is missing; the reply is then forwarded but not stored. Raises
         ``BrokerError``.
         """
         try:
@@ -119,7 +119,7 @@ class ReplyHandlers:
             return None
 
     async def _push(self, call: Call[SendMessageRequest], properties: bytes) -> str:
-        """Push the reply to the requesting client. Returns the reason if that failed, otherwise an empty text."""
+        """Push the reply to the requesting client. Returns the reason if that failed, otherwise an empty string."""
         asker = find_property(properties, _ASKER)
         if asker is None:
             return f"reply message properties[{Property.REPLY_TO_CLIENT.value}] is null"
@@ -161,7 +161,7 @@ class ReplyHandlers:
     async def _stored(
         self, call: Call[SendMessageRequest], queue_id: int, properties: bytes, answer: SendMessageResponse
     ) -> int:
-        """Store the reply and wait until it is as safe as a send. Returns the code for its sender."""
+        """Store the reply and wait until it is as safe as a send. Returns the response code for its sender."""
         header = call.header
         message = NewMessage(
             header.topic,

@@ -1,12 +1,11 @@
-"""SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: the path every message takes (Apache: SendMessageProcessor).
+"""Serves SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE (Apache: SendMessageProcessor).
 
-Shape. One turn of the event loop may bring dozens of sends, from one connection or from many. The kernel returns the
-plain sends of a read as one value (``Sends``). ``accept`` checks the broker once and each queue once, and adds the
-value to ``_pending``. ``send`` handles every other send on its own (a delay, a transaction, a retry topic, a
-priority, a quota, a new topic, an idempotent send, anything refused) and creates a ``Sends`` for the message it
-stores. When all sockets of the turn have been read, ``append_pending`` appends all values with one write to the log
-and answers each connection with one write. A read that fills ``_pending`` is appended immediately, so memory and
-latency are bounded.
+One turn of the event loop may bring dozens of sends, from one connection or from many. The kernel returns the plain
+sends of a read as one value (``Sends``). ``accept`` checks the broker once and each queue once, and adds the value to
+``_pending``. ``send`` handles every other send on its own (with a delay, a transaction, a retry topic, a priority, a
+quota or a new topic, idempotent, or refused) and creates a ``Sends`` for the message it stores. When all sockets of
+the turn have been read, ``append_pending`` appends all values with one write to the log and answers each connection
+with one write. A read that fills ``_pending`` is appended immediately, so memory and latency are bounded.
 
 The checks, their order and their codes are Apache 5.5.0's (``send_checks.py``). A refused request stores nothing.
 """
@@ -93,7 +92,7 @@ _MULTI_TAG: Final = TopicFilterType.MULTI_TAG
 
 
 class _Answers(Protocol):
-    """Receives the answer to a send: its connection, or a wrapper that waits first."""
+    """Where the answer to a send is written: the connection, or a wrapper that delays it."""
 
     def send(self, data: bytes) -> None: ...
 
@@ -118,7 +117,7 @@ _Pending = tuple[_Answers, Sends]
 
 @dataclass(kw_only=True, eq=False)
 class SendHandlers:
-    """Accepts sends of any form from producers."""
+    """Accepts all kinds of sends from producers."""
 
     config: BrokerConfig
     store: MessageStore
@@ -148,7 +147,7 @@ class SendHandlers:
         self.events.options_changed.append(lambda _keys: self._prepare())
 
     def _prepare(self) -> None:
-        """Build the values that depend on options."""
+        """Compute the values that depend on options."""
         config = self.config
         added: dict[str, str] = {
             Property.MSG_REGION: config.region_id,
@@ -167,8 +166,8 @@ class SendHandlers:
     # -- the plain sends of a read ---------------------------------------------------------------------
 
     def accept(self, sends: Sends, connection: Connection) -> bool:
-        """Check plain sends. False means that ``send`` must take each of them on its own, to do more for it or to
-        refuse it. Never raises."""
+        """Check plain sends. Returns False if ``send`` must handle each of them on its own, because it needs more
+        work or must be refused. Never raises."""
         checks = self.checks
         try:
             if checks.quotas is not None or self.store.config.property_crc_enabled:
@@ -195,7 +194,7 @@ class SendHandlers:
     # -- one send --------------------------------------------------------------------------------------
 
     def send(self, frame: Frame, connection: Connection) -> bytes | None:
-        """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320)."""
+        """Serve SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320)."""
         try:
             self._accept(frame, connection)
         except BrokerError as error:
@@ -269,7 +268,7 @@ class SendHandlers:
         return "" if timer is None else recall_handle(timer, self.config.broker_name) or ""
 
     def _stored(self, parts: list[NewMessage], unique_key: bytes, topic: str) -> FoundSend | None:
-        """Returns an idempotent send that is already stored; it is answered like the first time."""
+        """Returns an idempotent send that is already stored, or None. It gets the same answer as the first time."""
         if any(sends.has_key(unique_key) for _, sends in self._pending):
             self.append_pending()
         return self._stored_sends.find(parts, topic)
@@ -285,8 +284,8 @@ class SendHandlers:
     def _placed(
         self, message: NewMessage, fields: SendFields, frame: Frame, asks: bool
     ) -> tuple[NewMessage, int]:
-        """Returns a single message as it is stored (under its own topic, as a dead letter, or parked), and the queue
-        that the answer names."""
+        """Returns a single message in the form to store (under its own topic, as a dead letter, or parked), and the
+        queue id for the answer."""
         if _PRIORITY in message.properties:
             message = self._ranked(message)
         queue_id = message.queue_id
@@ -299,8 +298,8 @@ class SendHandlers:
         return message, queue_id
 
     def _ranked(self, message: NewMessage) -> NewMessage:
-        """Route a message with a priority to the queue of that number, or to the last queue. The priority is dropped
-        for messages with a delay, a transaction or a sharding key, as in Apache."""
+        """Move a message with a priority to the queue of that number, or to the last queue if there is none. The
+        priority of messages with a delay, a transaction or a sharding key is dropped, as in Apache."""
         properties = message.properties
         text = find_property(properties, _PRIORITY) or b""
         if not text.isdigit() or len(text) > _PRIORITY_DIGITS_MAX:
@@ -312,7 +311,8 @@ class SendHandlers:
 
     @staticmethod
     def _of_batch(topic: str, fields: SendFields) -> StoredProperties:
-        """The messages of a batch keep exactly the properties set by their sender; no common ones are added."""
+        """Check a batch and return its common properties, which are empty because its messages keep exactly the
+        properties set by their sender. Raises ``MessageIllegal``."""
         properties = fields.properties
         if topic.startswith(RETRY_PREFIX):
             raise MessageIllegal(f"batch request does not support retry group {topic}")
@@ -334,8 +334,8 @@ class SendHandlers:
     def _retry_or_dead_letter(self, message: NewMessage, fields: SendFields, frame: Frame) -> NewMessage:
         """Handle a message that a consumer returns by a plain send to its retry topic.
 
-        An orderly consumer (its group holds locks) does so only when its retries are used up. With 4.x clients the
-        count does not exceed the limit then, but the message is dead-lettered all the same, as in Apache.
+        An orderly consumer, whose group holds locks, does so only when its retries are used up. The retry count of
+        4.x clients does not exceed the limit in this case, but the message is dead-lettered anyway, as in Apache.
         """
         group = message.topic.removeprefix(RETRY_PREFIX)
         config = self.groups.find(group)
@@ -398,8 +398,8 @@ class SendHandlers:
             self._refuse(pending, ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}")
 
     def _append(self, pending: list[_Pending]) -> list[_Pending]:
-        """Append all sends with one write, and return those that were stored. If the write is refused, split them
-        until only refused sends are left out."""
+        """Append all sends with one write. Returns those that were stored. If the write is refused, splits the sends
+        until only the refused ones are left out."""
         started = self.clock.monotonic()
         try:
             stored = self.puts.append_sends([sends for _, sends in pending])
@@ -436,7 +436,8 @@ class SendHandlers:
                     answers.send(encoded)
 
     def _acknowledge(self, stored: list[_Pending], log_end: int) -> None:
-        """Answer immediately the sends that are safe already, and the rest once the gate is passed."""
+        """Answer the sends that are already safe immediately, and the rest when the gate reports that they are
+        safe."""
         if self.puts.gate.immediate:
             self._answer(stored, _SUCCESS, None)
             return
@@ -446,7 +447,7 @@ class SendHandlers:
             self.puts.when_safe(log_end, lambda code: self._answer(late, code, True))
 
     def _answer(self, stored: list[_Pending], code: int, waiting: bool | None) -> None:
-        """Answer the sends that wait for the gate, those that do not, or all (None)."""
+        """Answer stored sends: those that wait for the gate (True), those that do not (False), or all (None)."""
         config = self.config
         # One write per connection.
         by_peer: dict[_Answers, list[Sends]] = {}

@@ -1,7 +1,8 @@
 """CONSUMER_SEND_MSG_BACK: a consumer failed to process a message and requests redelivery.
 
-The message is stored again, under the group's retry topic by way of a delay level, or under its dead letter topic
-once it exceeds the retry limit. Follows Apache's AbstractSendMessageProcessor.consumerSendMsgBack.
+The message is stored again. Its topic is the group's retry topic, which it reaches after a delay level, or the
+group's dead letter topic once it exceeds the retry limit. Follows Apache's
+AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class SendBackHandlers:
         return [Route(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back, ConsumerSendMsgBackRequest)]
 
     def send_back(self, call: Call[ConsumerSendMsgBackRequest]) -> Answer:
-        """CONSUMER_SEND_MSG_BACK (36)."""
+        """Serve CONSUMER_SEND_MSG_BACK (36)."""
         request = call.header
         if self._config.is_slave:
             raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
@@ -129,7 +130,7 @@ class SendBackHandlers:
 
 
 def _again(record: Record, topic: TopicConfig, queue_id: int, level: int, reason: str | None) -> NewMessage:
-    """The message to store again; its properties keep its first origin."""
+    """Returns the message to store again. Its properties name its first topic and its first message id."""
     first_topic = record.find(_RETRY_TOPIC) or record.topic.encode()
     first_id = record.find(_ORIGIN_MESSAGE_ID) or record.offset_message_id.encode()
     properties = set_properties(

@@ -1,4 +1,4 @@
-"""The checks that every send must pass, in one list, in Apache's order and with its codes.
+"""The checks that every send must pass, in Apache's order and with Apache's response codes.
 
 They apply to plain sends, batches and replies (Apache: preSend and msgCheck of AbstractSendMessageProcessor).
 """
@@ -66,7 +66,7 @@ class _Peer(Protocol):
 
 
 class SendChecks:
-    """Checks sends. Nothing of a refused send is stored."""
+    """Checks sends. No part of a refused send is stored."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class SendChecks:
             self.quotas = self._quotas if self._quotas.enabled else None
 
     def broker(self, peer: _Peer) -> None:
-        """Check that the broker accepts sends, and that this one has not waited too long. Raises ``BrokerError``."""
+        """Check that the broker accepts sends, and that this send has not waited too long. Raises ``BrokerError``."""
         config, gate = self._config, self._gate
         if config.is_slave:
             raise SystemBusy(NOT_A_MASTER)
@@ -118,8 +118,8 @@ class SendChecks:
             raise ServerError(f"broker unable to service, until, {accept_from}")
 
     def are_plain(self, queues: Iterable[tuple[str, int]]) -> bool:
-        """Whether plain messages may be stored in these queues as they are: ``topic`` would neither create nor refuse
-        anything, and nothing is set in them. Raises ``BrokerError``."""
+        """Whether plain messages may be stored in these queues as they are, because ``topic`` would neither create
+        nor refuse anything for them, and nothing has to be set in the messages. Raises ``BrokerError``."""
         # Hot path: once per queue of a read.
         if not self._config.writable:
             return False
@@ -137,8 +137,9 @@ class SendChecks:
         return True
 
     def appended_in(self, elapsed_ms: float, senders: Collection[object]) -> None:
-        """Called with the duration of an append for ``senders``. If it was slow, the sends of others have waited too
-        long meanwhile and are refused, so that they try another broker, like Apache's cleaning of overdue requests.
+        """Record the duration of an append for ``senders``. If it was slow, other senders' requests have waited too
+        long meanwhile and are refused, so that their clients try another broker, as with Apache's removal of overdue
+        requests.
 
         This affects only data that was in the sockets when the append ended, which the loop reads in this turn and
         the next. The ``senders`` waited only for their own append, so what they send next counts as new.
@@ -154,7 +155,7 @@ class SendChecks:
         self._stalled_by = ()
 
     def topic(self, send: _Send, peer: str, *, create: bool = True) -> TopicConfig:
-        """Returns the topic of a send, created if allowed. Raises ``BrokerError``."""
+        """Returns the topic of a send. A missing topic is created if that is allowed. Raises ``BrokerError``."""
         name = send.topic
         config = self._topics.configs.get(name)
         if config is not None and config.order and not self._config.writable:
@@ -178,7 +179,7 @@ class SendChecks:
 
 
 def _described(config: TopicConfig) -> str:
-    """Formats a topic like Apache's remarks."""
+    """Formats a topic as in Apache's remarks."""
     attributes = ", ".join(f"{name}={value}" for name, value in config.attributes.items())
     return (
         f"TopicConfig [topicName={config.topic_name}, readQueueNums={config.read_queue_nums}, "

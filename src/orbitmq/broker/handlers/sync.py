@@ -1,9 +1,9 @@
-"""Tables that other brokers and tools copy: 21, 43, 45, 60, 61, 201, 402, 906, 907.
+"""Serves the tables that other brokers and tools copy: requests 21, 43, 45, 60, 61, 201, 402, 906 and 907.
 
-Follows the part of Apache's AdminBrokerProcessor that slaves and mqadmin query. Topics and groups are paged when the
-request names the version of its previous pages, and start over when that is no longer the current one. Offsets, delay
-cursors and the timer checkpoint are sent only once the messages they have passed are as safe as a send, because a
-slave that becomes master skips everything before them.
+Follows the part of Apache's AdminBrokerProcessor that slaves and mqadmin query. Topics and groups are sent in pages
+if the request names the version of the previous pages. They are sent from the start if that version is no longer the
+current one. Offsets, delay cursors and the timer checkpoint are sent only once the messages they have passed are as
+safe as a send, because a slave that becomes master skips everything before them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ADDRESS_CHARS_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class SyncSources:
-    """Callbacks to other parts of the broker for these answers. Each default is the answer when that part is
+    """Callbacks to other parts of the broker, which supply the answers. Each default is the answer when that part is
     absent."""
 
     delay_offsets: Callable[[], bytes] = bodies.DelayOffsets(data_version=DataVersion()).encode
@@ -144,7 +144,8 @@ class SyncHandlers:
         )
 
     def _paged(self, *fields: object) -> bool:
-        """Clients before 5.4 send none of these fields and want the whole table."""
+        """Whether to send a page instead of the whole table. Clients before 5.4 send none of these fields and expect
+        the whole table."""
         return self._config.split_metadata and any(field is not None for field in fields)
 
     def _page_count(self, asked: int | None) -> int:
@@ -174,7 +175,8 @@ class SyncHandlers:
         return Reply(body=self._sources.timer_metrics())
 
     def exchange_ha_info(self, call: Call[ExchangeBrokerHaInfoRequest]) -> Reply:
-        """Exchange addresses: without fields a slave queries its master, with fields the master notifies a slave."""
+        """Exchange addresses with a broker of the group. Without fields, a slave queries its master; with fields, the
+        master notifies a slave."""
         self._sources.on_slave(call)
         copied = call.frame.ext_fields.get(COPIED)
         if copied:
@@ -204,8 +206,8 @@ class SyncHandlers:
 def page(
     table: Mapping[str, V], version: DataVersion, *, asked_version: str | None, start: int | None, count: int
 ) -> dict[str, V]:
-    """Returns ``count`` entries by name from ``start`` on; from 0 when the requested version is unreadable or not
-    ours."""
+    """Returns up to ``count`` entries in order of name, from index ``start`` on. Starts at 0 if the requested version
+    is unreadable or not the current one."""
     begin = max(0, start or 0) if _version(asked_version) == version else 0
     return {name: table[name] for name in sorted(table)[begin : begin + max(0, count)]}
 

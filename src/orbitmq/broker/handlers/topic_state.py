@@ -1,4 +1,4 @@
-"""State of a topic's queues: 202, 303, 308 (Apache: part of AdminBrokerProcessor)."""
+"""Serves the state of a topic's queues: requests 202, 303 and 308 (Apache: part of AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TopicInspection:
         ]
 
     def topic_stats(self, call: Call[GetTopicStatsInfoRequest]) -> Reply:
-        """First and last message of every queue."""
+        """Returns the bounds of each queue, and when its last message was stored."""
         config = self._config(call.header.topic)
         store, topic = self._store, config.topic_name
         table: ObjectMap[MessageQueue, bodies.TopicOffset] = ObjectMap()
@@ -71,7 +71,7 @@ class TopicInspection:
         return Reply(body=stats.encode())
 
     def time_spans(self, call: Call[QueryConsumeTimeSpanRequest]) -> Reply:
-        """Store times of each queue's first, last and last consumed message."""
+        """Returns the store times of each queue's first, last and last consumed message."""
         config = self._config(call.header.topic)
         store, topic = self._store, config.topic_name
         spans: list[bodies.QueueTimeSpan] = []
@@ -98,8 +98,9 @@ class TopicInspection:
         return Reply(body=bodies.QueueTimeSpans(consume_time_span_set=spans).encode())
 
     def correction_offsets(self, call: Call[QueryCorrectionOffsetRequest]) -> Reply:
-        """Returns the lowest offset of all unfiltered groups for each queue, unless the compared group is further
-        behind. Apache also deletes the offsets of the filtered groups; we do not."""
+        """Returns, for each queue, the lowest offset of all groups that are not filtered out, or the largest possible
+        number if the compared group is further behind. Apache also deletes the offsets of the filtered groups; this
+        broker does not."""
         header = call.header
         filtered = {group for group in (header.filter_groups or "").split(",") if group}
         smallest: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Creates, changes, deletes and shows topics: 17, 18, 215, 351 (Apache: the topic part of AdminBrokerProcessor)."""
+"""Creates, changes, deletes and shows topics: requests 17, 18, 215 and 351."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class TopicHandlers:
-    """Topic management for admins."""
+    """Manages topics for admins."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class TopicHandlers:
         events: BrokerEvents,
         known_elsewhere: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
-        """Each of ``known_elsewhere`` waits, up to a limit, until others know the last change: the name servers, and
-        with failover the members of the group."""
+        """Each callback in ``known_elsewhere`` waits, up to a time limit, until others know the last change. The
+        others are the name servers and, with failover, the members of the failover group."""
         self._config = config
         self._topics = topics
         self._offsets = offsets
@@ -70,8 +70,8 @@ class TopicHandlers:
         ]
 
     def update_topic(self, call: Call[UpdateAndCreateTopicRequest]) -> Reply | Awaitable[Reply]:
-        """Create or change a topic. It answers once the name servers know it, because admin tools read the route
-        next."""
+        """Create or change a topic. The answer is sent once the name servers know the topic, because admin tools
+        query its route next."""
         header = call.header
         self._check_name(header.topic)
         try:
@@ -96,7 +96,7 @@ class TopicHandlers:
         return self._when_known()
 
     def update_topics(self, call: Call[UpdateAndCreateTopicListRequest]) -> Reply | Awaitable[Reply]:
-        """Apply all changes or none. In this list a topic's attributes are signed changes."""
+        """Create or change several topics, all or none. In this request, a topic's attributes are signed changes."""
         requests = []
         for config in TopicConfigList.decode(call.body).topic_config_list:
             self._check_name(config.topic_name)
@@ -105,7 +105,8 @@ class TopicHandlers:
         return self._when_known()
 
     def _when_known(self) -> Reply | Awaitable[Reply]:
-        """Answers when the change is on disk, which another thread waits for, and others know it."""
+        """Returns the answer, delayed until the change is on disk and others know it. Another thread writes to
+        disk."""
         saves = self._topics.saves
         waits = [*((saves.saved,) if saves.is_running else ()), *self._known_elsewhere]
         return _after(waits) if waits else Reply()

@@ -1,7 +1,7 @@
-"""END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE (Apache: EndTransactionProcessor, part of AdminBrokerProcessor).
+"""Serves END_TRANSACTION and RESUME_CHECK_HALF_MESSAGE (Apache: EndTransactionProcessor, AdminBrokerProcessor).
 
-Commits that arrive in one turn of the event loop are appended together, like sends: with one append each, an end took
-three times as much CPU.
+Commits that arrive in one turn of the event loop are appended together, like sends. With a separate append for each
+commit, ending a transaction took three times as much CPU.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class TransactionHandlers:
         ]
 
     def end(self, call: Call[EndTransactionRequest]) -> Answer:
-        """END_TRANSACTION (37). Outcome UNKNOWN gets no reply.
+        """Serve END_TRANSACTION (37). The outcome UNKNOWN gets no reply.
 
-        A commit is answered when its message is as safe as a send. A rollback stores nothing that must not be lost:
-        if its mark is lost, the half message is checked again.
+        A commit is answered when its message is as safe as a send. A rollback does not wait, because it may be lost:
+        the half message is then checked again.
         """
         header = call.header
         if self._config.is_slave:
@@ -129,7 +129,7 @@ class TransactionHandlers:
             _answer(pending, Reply(ResponseCode.SYSTEM_ERROR, f"internal error: {type(error).__name__}"))
 
     def _append(self, commits: list[_Commit]) -> None:
-        """Append commits with one write. If it is refused, append them one by one."""
+        """Append commits with one write. If the write is refused, append them one by one."""
         if self._config.is_slave:
             # The role has changed since they were checked.
             _answer(commits, Reply(ResponseCode.SLAVE_NOT_AVAILABLE, _SLAVE))
@@ -159,7 +159,8 @@ class TransactionHandlers:
             raise ServerError(f"Find prepared transaction message failed: {error}") from None
 
     def _check_time(self, header: EndTransactionRequest, half: Record) -> None:
-        """After the immunity period a transaction can be ended only in reply to a check."""
+        """Raise an error if the transaction must not be ended now: after the immunity period, it can be ended only in
+        reply to a check."""
         if header.from_transaction_check:
             return
         immunity_s = number(half, Property.CHECK_IMMUNITY_TIME_IN_SECONDS)
@@ -170,7 +171,7 @@ class TransactionHandlers:
             raise IllegalOperation("the transaction can only be ended in answer to a check now")
 
     def resume(self, call: Call[ResumeCheckHalfMessageRequest]) -> Answer:
-        """RESUME_CHECK_HALF_MESSAGE (323)."""
+        """Serve RESUME_CHECK_HALF_MESSAGE (323)."""
         try:
             log_offset = parse_offset_message_id(call.header.msg_id or "").log_offset
             record = self._record(log_offset)
@@ -183,7 +184,7 @@ class TransactionHandlers:
 
 
 def _answer(commits: list[_Commit], reply: Reply) -> None:
-    """Answer with one write per connection."""
+    """Answer commits, with one write per connection."""
     by_peer: dict[Connection, list[bytes]] = {}
     for call, _, _ in commits:
         if not call.frame.is_oneway:
