@@ -15,7 +15,7 @@ _NO_QUEUE: Final = "requests are served as they are read; there is no queue in f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleOptions(PopOptions):
-    """Options without effect; each states the reason."""
+    """The options without effect. Each one states the reason."""
 
     async_send_enabled: bool = option(
         True,

@@ -1,4 +1,4 @@
-"""Final saves when a broker stops: every part, table and the store is saved, even if others fail."""
+"""Saves every part, every table and the store when a broker stops, even if some of these saves fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SaveRefused(OSError):
-    """Some of the final saves failed; the text says which and what follows."""
+    """Some of the final saves failed. The text says which ones, and the consequences."""
 
     def __init__(self, failed: dict[str, OSError | StoreError]) -> None:
         self.failed = failed
@@ -35,7 +35,7 @@ class SaveRefused(OSError):
 
 
 class LastSaves:
-    """Runs the final saves and collects their errors, so that one failure does not prevent the others."""
+    """Runs the final saves and collects their errors, so that a failure does not prevent the other saves."""
 
     def __init__(self) -> None:
         self.failed: dict[str, OSError | StoreError] = {}

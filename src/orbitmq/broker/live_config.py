@@ -1,10 +1,10 @@
 """Reads and changes options by request while the broker runs (Apache: Configuration).
 
-Requests see the options of the broker and of its store as one text. Only options declared with ``reload`` can change;
-one that needs a restart is refused instead of being accepted without effect. An Apache option that this broker does
-not act on is kept and shown below a comment that says so. An unknown key is refused, and so is any value with a
-control character. A change is first written to the configuration file, if the broker was started with one: its line
-is replaced or added, and the rest of the file stays unchanged.
+Requests see the options of the broker and of its store as one text. Only options declared with ``reload`` can change.
+A change of any other option is refused, because it would take effect only after a restart. An Apache option that this
+broker does not act on is kept and shown below a comment that says so. An unknown key is refused, and so is any value
+with a control character. A change is first written to the configuration file, if the broker was started with one: its
+line is replaced or added, and the rest of the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ALWAYS_BLACK_LISTED: Final = frozenset({"brokerConfigPath", "rocketmqHome", "co
 
 
 class LiveConfig:
-    """The options in force."""
+    """The options in force, and their changes by request."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class LiveConfig:
         self.version = DataVersion(timestamp_ms=clock.now_ms())
 
     def text(self) -> str:
-        """Returns all options as properties text, sorted by key, then those without effect. Secrets are hidden."""
+        """Returns all options as properties text, sorted by key, followed by those without effect. Secrets are
+        hidden."""
         values = {
             declared.key: shown(declared, getattr(config, declared.name))
             for config in self._objects
@@ -95,7 +96,7 @@ class LiveConfig:
         return text
 
     async def update(self, text: str) -> frozenset[str]:
-        """Apply properties text, all or nothing; returns the keys that changed.
+        """Apply properties text, all or nothing. Returns the keys of the options that changed.
 
         Raises ``NoPermission`` for options that requests must not change, and ``ServerError`` for unknown keys and
         invalid values.
@@ -135,8 +136,8 @@ class LiveConfig:
         return keys
 
     def _role(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """Returns both keys of the role if the request changes it, else nothing. One key alone implies the other
-        where possible."""
+        """Returns the keys and values of both role options if the request changes the role, otherwise an empty dict.
+        If the request has only one of them, the other is derived from it where possible."""
         if self._change_role is None or (_ROLE not in wanted and _ID not in wanted):
             return {}
         config = self._config
@@ -157,7 +158,8 @@ class LiveConfig:
         return {_ROLE: role_text, _ID: str(broker_id)}
 
     def _changes(self, wanted: Mapping[str, str]) -> tuple[list[tuple[str, str, Any]], dict[str, str]]:
-        """Returns the changed reloadable options as (key, value, owner), and the options without effect to keep."""
+        """Returns the changed reloadable options as (key, value, owner), and the options without effect, which are
+        only kept."""
         declared_by_key: dict[str, tuple[Option, Any]] = {
             declared.key: (declared, config)
             for config in self._objects
@@ -214,7 +216,7 @@ class LiveConfig:
 
 
 def shown(declared: Option, value: Any) -> str:
-    """Returns a value as requests may see it."""
+    """Returns the text of a value as requests may see it. Secrets are hidden."""
     return HIDDEN if declared.secret and value else render_value(value)
 
 

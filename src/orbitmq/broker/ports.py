@@ -14,7 +14,7 @@ __all__ = ["BrokerPorts"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerPorts:
-    """Bound sockets that do not listen yet."""
+    """The broker's bound sockets, which do not listen yet."""
 
     served: list[socket.socket]
     """The listen port, and the fast port if it is enabled."""

@@ -1,9 +1,10 @@
-"""Send quotas by client and by topic: messages per second and bytes per second. Off by default; not in Apache.
+"""Limits sends by client and by topic, in messages and bytes per second. Off by default; Apache has no such quotas.
 
-A quota is a bucket that holds one second's worth and fills at its rate. A send passes while none of its buckets is
-empty and takes what it needs, below zero if necessary: a message larger than a second's worth passes once, and the
-next one waits until the bucket has recovered. Other sends are refused with Apache's flow-control code, SYSTEM_BUSY
-(2). Official clients treat it as an error of this broker and try another one or report it to their caller.
+A quota is a bucket that holds one second's worth and fills at its rate. A send passes if none of its buckets is
+empty. It takes what it needs, below zero if necessary, so a message larger than a second's worth passes once, and
+further sends are refused until the bucket has recovered. Other sends are refused with Apache's flow-control code,
+SYSTEM_BUSY (2). Official clients treat it as an error of this broker and try another one or report it to their
+caller.
 
 A client is identified by the id in its heartbeat, and by its host before the first one. Retry, dead-letter and system
 topics are exempt because a refused send-back would only lead to another redelivery.
@@ -32,7 +33,7 @@ _RATE_MAX: Final = 10**12
 
 
 class Quota(NamedTuple):
-    """Limit per second; 0 is unlimited."""
+    """A limit per second. 0 means unlimited."""
 
     messages: int = 0
     bytes: int = 0
@@ -93,8 +94,8 @@ class LimitsConfig:
 
 
 def parse_overrides(text: str) -> dict[str, Quota]:
-    """Parses ``topic:NAME=messages/bytes;client:ID=...`` into quotas by ``topic:NAME`` and ``client:ID``. Raises
-    ``ConfigError``."""
+    """Parses ``topic:NAME=messages/bytes;client:ID=...``. Returns the quotas by ``topic:NAME`` and ``client:ID``.
+    Raises ``ConfigError``."""
     found: dict[str, Quota] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, separator, value = part.rpartition("=")
@@ -109,7 +110,7 @@ def parse_overrides(text: str) -> dict[str, Quota]:
 
 
 class _Bucket:
-    """Remaining messages and bytes of one quota."""
+    """The remaining messages and bytes of one quota."""
 
     __slots__ = ("at", "bytes_left", "messages_left", "quota")
 
@@ -126,7 +127,7 @@ class _Bucket:
         self.bytes_left = min(quota.bytes, self.bytes_left + passed * quota.bytes)
 
     def lacks(self) -> str:
-        """Returns the exhausted limit; empty when the next send may pass."""
+        """Returns the name of the exhausted limit, or an empty string if the next send may pass."""
         if self.quota.messages and self.messages_left <= 0:
             return f"{self.quota.messages} messages/s"
         if self.quota.bytes and self.bytes_left <= 0:
@@ -139,7 +140,7 @@ class _Bucket:
 
 
 class Quotas:
-    """The buckets of one broker."""
+    """The buckets of a broker."""
 
     def __init__(self, config: LimitsConfig, monotonic: Callable[[], float]) -> None:
         self._config = config
@@ -152,7 +153,7 @@ class Quotas:
         self.options_changed()
 
     def options_changed(self) -> None:
-        """Apply the options and reset all buckets."""
+        """Apply changed options and reset all buckets."""
         config = self._config
         self._overrides = parse_overrides(config.overrides)
         self._client = Quota(config.client_messages, config.client_bytes)
@@ -161,7 +162,7 @@ class Quotas:
         self.enabled = any((*self._client, *self._topic)) or bool(self._overrides)
 
     def take(self, connection: Connection, fields: SendFields, body: bytes, *, is_system: bool) -> None:
-        """Charge a send to its quotas. Raises ``SystemBusy``, without charging anything, when one is exhausted."""
+        """Charge a send to its quotas. If one is exhausted, raises ``SystemBusy`` and charges nothing."""
         topic = fields.topic
         if is_system or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return
@@ -205,8 +206,8 @@ def _client_of(connection: Connection) -> str:
 
 
 def _entry_count(body: bytes) -> int:
-    """Returns the number of messages in a batch, each of which begins with its size. A malformed batch is counted as
-    far as it can be parsed, and refused later."""
+    """Returns the number of messages in a batch. Each message begins with its size. A malformed batch is counted as
+    far as it can be parsed, and is refused later."""
     count = position = 0
     while position + INT.size <= len(body):
         (size,) = INT.unpack_from(body, position)

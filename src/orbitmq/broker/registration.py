@@ -1,7 +1,7 @@
 """Registers this broker and its topics with the name servers (Apache: BrokerOuterAPI, registerBrokerAll).
 
 Theory of operation
-1. Every name server has a link with a task of its own, so a dead or slow one delays no other.
+1. Every name server has a link with its own task, so a dead or slow name server does not delay the others.
 2. A link registers the whole table at start, after 10 s and then every period. A changed topic is sent immediately,
    on its own; changes made in the same turn of the event loop are sent together.
 3. Failed changes are not queued. After a failure or a lost connection, a link soon registers the whole table again
@@ -64,7 +64,7 @@ _CRC_MASK: Final = 0x7FFFFFFF
 
 
 class _Link:
-    """Pending work for one name server."""
+    """The connection to one name server, and the work pending for it."""
 
     __slots__ = (
         "address",
@@ -130,11 +130,12 @@ class Registration:
         events.announcement_changed.append(self.refresh)
 
     async def refuse_second_master(self, own_address: str) -> None:
-        """Raise ``ConfigError`` if name servers know another live master of our name; called before we serve.
+        """Raise ``ConfigError`` if name servers know another live master with our name. Called before this broker
+        serves requests.
 
         Registering would take the name from that master, and producers would write to two logs. This happens when a
         master fails, an operator promotes its slave, and the old master is restarted with its old configuration.
-        Unreachable addresses are ignored because an address that does not respond belongs to a dead master.
+        Addresses that do not respond are ignored, because they belong to a dead master.
         """
         config = self._config
         if config.is_slave or config.failover_enabled or not config.name_server_list:
@@ -153,7 +154,7 @@ class Registration:
                 )
 
     async def group_addresses(self) -> list[str]:
-        """Returns the addresses of all brokers of our name that name servers know, the master's first."""
+        """Returns the addresses of all brokers with our name that name servers know, the master's first."""
         addresses: dict[str, None] = {}
         for known in await asyncio.gather(*map(self._known_group, self._config.name_server_list)):
             if known is not None:
@@ -165,7 +166,7 @@ class Registration:
         return "" if known is None else known.master_address or ""
 
     async def _known_group(self, name_server: str) -> BrokerData | None:
-        """Returns the brokers of our name and cluster; None when there are none or the name server does not
+        """Returns the brokers with our name and cluster, or None if there are none or if the name server does not
         respond."""
         try:
             answer = await self._rpc.call(
@@ -191,8 +192,9 @@ class Registration:
             return False
 
     async def start(self, address: str, ha_address: str, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
-        """Register with all name servers and keep the registrations current. Returns when each was attempted, at most
-        after ``wait_s``, because a name server that is down must not keep the broker from serving."""
+        """Register with all name servers and keep the registrations current. Returns when every name server has been
+        tried, after ``wait_s`` seconds at most, because a name server that is down must not keep the broker from
+        serving."""
         self._address = address
         self._ha_address = ha_address
         self._links = [_Link(name_server) for name_server in self._config.name_server_list]
@@ -209,14 +211,14 @@ class Registration:
             logger.warning("not every name server answered yet waited_s=%g", wait_s)
 
     def _topic_changed(self, topic: TopicConfig) -> None:
-        """Register one topic in the background without delay."""
+        """Register one topic immediately, in the background."""
         for link in self._links:
             link.topics[topic.topic_name] = topic
             link.settled.clear()
             link.wake.set()
 
     async def settled(self, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
-        """Wait until all changes so far have been sent to every name server, at most ``wait_s``."""
+        """Wait until all changes so far have been sent to every name server, at most ``wait_s`` seconds."""
         try:
             async with asyncio.timeout(wait_s):
                 for link in self._links:
@@ -225,7 +227,7 @@ class Registration:
             logger.warning("the last change is not yet registered with every name server waited_s=%g", wait_s)
 
     async def settled_soon(self) -> None:
-        """Like ``settled``, for clients that wait for an answer."""
+        """Like ``settled``, but with a short time limit, because a client waits for the answer."""
         await self.settled(wait_s=_CLIENT_WAIT_S)
 
     def when_settled(self, work: Callable[[], None]) -> None:
@@ -242,7 +244,7 @@ class Registration:
 
     @property
     def known_count(self) -> int:
-        """Number of name servers that accepted the last registration and are still connected."""
+        """The number of name servers that accepted the last registration and are still connected."""
         return sum(
             1
             for link in self._links
@@ -254,15 +256,15 @@ class Registration:
             self.refresh()
 
     def refresh(self) -> None:
-        """Register everything again in the background without delay. A change of the broker's permission also needs a
-        new version of the table (``TopicTable.touch``), or name servers keep the old data."""
+        """Register everything again immediately, in the background. After a change of the broker's permission, call
+        ``TopicTable.touch`` as well, because name servers keep the old data unless the table has a new version."""
         for link in self._links:
             link.forced = True
             link.asked = True
             link.wake.set()
 
     async def stop(self, *, wait_s: float = _SHORT_TIMEOUT_S) -> None:
-        """Unregister from all name servers concurrently, within ``wait_s``, and close."""
+        """Unregister from all name servers concurrently, within ``wait_s`` seconds, and close the connections."""
         self._stopping = True
         await self._tasks.close()
         await asyncio.gather(*(self._unregister(link, wait_s) for link in self._links))
@@ -299,7 +301,7 @@ class Registration:
         return min(self._config.register_period_s, pause_s)
 
     async def _register_all(self, link: _Link) -> bool:
-        """Bring a name server up to date; returns False when that failed."""
+        """Bring a name server up to date. Returns False if that failed."""
         link.topics.clear()
         forced, link.forced = link.forced, False
         try:
@@ -390,7 +392,7 @@ class Registration:
         await self._call(link, RequestCode.REGISTER_TOPIC_IN_NAMESRV, header, body, _SHORT_TIMEOUT_S)
 
     async def _outdated(self, link: _Link) -> bool:
-        """Whether the name server has another version of our table; the query also serves as a heartbeat."""
+        """Whether the name server has a different version of our table. The query also serves as a heartbeat."""
         body = bodies.encode_body(self._topics.data_version)
         timeout_s = self._config.register_timeout_ms / 1000
         header = self._identity(QueryDataVersionRequest)

@@ -50,7 +50,7 @@ __all__ = ["RequestHandlers", "ServedParts"]
 
 
 class HasRoutes(Protocol):
-    """Handlers of an area."""
+    """The handlers of an area."""
 
     def routes(self) -> Sequence[Route | RawRoute]: ...
 
@@ -69,7 +69,8 @@ class ServedParts:
 
 
 class RequestHandlers:
-    """Builds the handlers. Those of sends, pulls and pops are kept, because they also finish work in bulk."""
+    """Builds all handlers. Those of sends, pulls and pops are kept as attributes, because they also finish work in
+    bulk."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class RequestHandlers:
         fs: FileSystem,
         address: str,
     ) -> None:
-        """``address`` is the broker's own. Raises ``ConfigError``."""
+        """``address`` is the broker's own address. Raises ``ConfigError``."""
         self._context = context
         self._parts = parts
         self._rpc = rpc
@@ -108,7 +109,7 @@ class RequestHandlers:
         )
 
     def append_pending(self) -> None:
-        """Append and answer the sends and commits of this turn."""
+        """Append and answer the sends and commits that arrived in this turn of the event loop."""
         self.send.append_pending()
         self._ends.append_pending()
 

@@ -46,18 +46,19 @@ _SIGN_IN_S: Final = 3.0
 
 
 class GroupLog(Protocol):
-    """With failover: makes our log a part of the group's before we follow a master."""
+    """Aligns our log with the failover group's log before we follow a master. Used only with failover."""
 
     def align(self) -> None:
         """Truncate the part of our log that is known not to be the master's. Raises ``OrbitError``."""
 
     async def aligned(self) -> Membership:
-        """Called when our log is a prefix of the master's; returns how we follow. Raises ``OrbitError``."""
+        """Returns how we follow the master. Called when our log is a prefix of the master's. Raises
+        ``OrbitError``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The other brokers of the group, as master and as slave."""
+    """The connections to the other brokers of the group, whether this broker is master or slave."""
 
     rpc: RpcClient
     replicas: ReplicaServer
@@ -68,7 +69,7 @@ class Peers:
 
 
 class RoleSwitch:
-    """Switches everything that differs between master and slave."""
+    """Switches everything that differs between a master and a slave."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class RoleSwitch:
         events.master_known.append(self.master_announced)
 
     async def start(self, bound: socket.socket, address: str, ha_address: str) -> None:
-        """Serve slaves on a bound socket, and assume the configured role. Raises ``OSError``."""
+        """Serve slaves on the bound socket, and assume the configured role. Raises ``OSError``."""
         self.address, self.ha_address = address, ha_address
         await self.replicas.start(bound)
         if self._config.is_slave:
@@ -121,7 +122,8 @@ class RoleSwitch:
             await self._rpc.close()
 
     def master_announced(self, master_address: str, ha_address: str) -> None:
-        """Handle our master's address from a name server or the master itself. With failover only etcd decides."""
+        """Handle our master's address, sent by a name server or by the master itself. With failover it is ignored,
+        because only etcd determines the master."""
         if self._config.failover_enabled:
             return
         if self._config.is_slave and master_address != self.address and ha_address != self.ha_address:
@@ -131,26 +133,27 @@ class RoleSwitch:
     # -- failover --------------------------------------------------------------------------------------
 
     def follow(self, master_address: str, ha_address: str) -> None:
-        """Follow the elected master, whether or not we followed another one."""
+        """Follow the elected master, whether or not this broker followed another one before."""
         if self._config.is_slave:
             self._sync.copy_from(master_address)
             self.follower.start()
             self.follower.master_announced(master_address, ha_address)
 
     async def freeze(self) -> None:
-        """Stop following for now; the end of our log then stays fixed."""
+        """Stop following for now, so that the end of our log stays fixed."""
         await self.follower.stop()
 
     def adopt_topics(self) -> None:
-        """Create every topic that our log has messages of, before we become master."""
+        """Create every topic that has messages in our log. Called before this broker becomes master."""
         self._sync.adopt_topics()
 
     async def end_deliveries(self) -> None:
-        """Stop deliveries before we step down as master voluntarily."""
+        """Stop deliveries. Called before this broker steps down as master voluntarily."""
         await self._deliveries.stop()
 
     def fence(self, broker_id: int) -> None:
-        """Immediately stop presenting this broker as master; ``change`` does the rest."""
+        """Immediately stop presenting this broker as master. ``change`` must be called to complete the change of
+        role."""
         if not self._config.is_slave:
             change_role(self._config, BrokerRole.SLAVE, broker_id)
         self.replicas.drop_links()
@@ -169,14 +172,15 @@ class RoleSwitch:
         return await group_log.aligned()
 
     async def _sign_in(self, master_address: str) -> None:
-        """Send a signed request, without which a master with access control does not send its log to this host."""
+        """Send a signed request to the master. A master with access control does not send its log to a host before
+        that."""
         if self._rpc.sign is not None and master_address:
             await self._rpc.call(master_address, RequestCode.EXCHANGE_BROKER_HA_INFO, timeout_s=_SIGN_IN_S)
 
     # -- change ----------------------------------------------------------------------------------------
 
     async def change(self, role: BrokerRole, broker_id: int) -> None:
-        """Assume a role and number in the group; does nothing if the broker already has them."""
+        """Assume a role and a broker id in the group. Does nothing if the broker already has them."""
         async with self._changing:
             config = self._config
             was_slave = not self._acting
@@ -230,7 +234,7 @@ class RoleSwitch:
     # -- status ----------------------------------------------------------------------------------------
 
     def master_info(self) -> ExchangeBrokerHaInfoResponse | None:
-        """Returns the response header of EXCHANGE_BROKER_HA_INFO; None on a slave."""
+        """Returns the response header of EXCHANGE_BROKER_HA_INFO, or None on a slave."""
         if self._config.is_slave:
             return None
         return ExchangeBrokerHaInfoResponse(
@@ -245,7 +249,8 @@ class RoleSwitch:
             self.master_announced(told.master_address, told.master_ha_address)
 
     def take_copied(self, told: str, topics: DataVersion, groups: DataVersion) -> None:
-        """Record that a member of our failover group has copied these versions, if ``told`` names them."""
+        """Record that a member of our failover group has copied these versions of the tables, if ``told`` names
+        them."""
         member = told.partition(":")[0]
         if member.isascii() and member.isdecimal() and told == copied_text(int(member), topics, groups):
             self.replicas.copied_tables(int(member))

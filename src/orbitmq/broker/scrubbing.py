@@ -31,10 +31,11 @@ class _Kept(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Scrubbing:
-    """One round per second reads the bytes due since the last one, in pieces, and yields to other work."""
+    """Verifies stored data in rounds, one per second. Each round reads the bytes that have become due, in pieces, and
+    yields to other work in between."""
 
     def __init__(self, store: MessageStore, fs: FileSystem, file: SafeFile, clock: Clock) -> None:
-        """``file`` stores the position. Raises ``CorruptionError``, ``OSError``."""
+        """``file`` stores the position. Raises ``CorruptionError`` and ``OSError``."""
         self._store = store
         self._fs = fs
         self._file = file
@@ -47,7 +48,7 @@ class Scrubbing:
         self._round_at = self._kept_at = clock.monotonic()
 
     async def round(self) -> None:
-        """Verify the bytes that are due. Raises ``OSError`` when the position cannot be saved."""
+        """Verify the bytes that are due. Raises ``OSError`` if the position cannot be saved."""
         scrubber, now = self._store.scrubber, self._clock.monotonic()
         elapsed_s, self._round_at = now - self._round_at, now
         hours = self._store.config.scrub_interval_hours
@@ -77,7 +78,7 @@ class Scrubbing:
             await asyncio.to_thread(self._file.save, msgspec.json.encode(kept))
 
     async def _unreadable(self, log_offset: int, path: str, error: OSError) -> None:
-        """Report and skip a segment that still exists but cannot be read because its disk is failing."""
+        """Log and skip a segment that still exists but cannot be read because its disk is failing."""
         scrubber = self._store.scrubber
         if scrubber.position != log_offset or self._fs.stat(path) is None:
             return

@@ -1,7 +1,7 @@
-"""Assembles a broker's access control: options, files, the guard of its ports, and the signatures of its own
+"""Assembles a broker's access control from options and files: the guard of its ports, and the signatures of its
 requests.
 
-With everything disabled there is neither a guard nor a signature, and so no cost.
+If all access control is disabled, there is neither a guard nor a signature, so requests cost nothing extra.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ class MoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the checks look up: the records and retry topics that requests refer to."""
+    """Looks up the records and retry topics that requests refer to. Used by the permission checks."""
 
     store: MessageStore
     groups: Container[str]
     topics: Container[str]
 
     def place_at(self, log_offset: int) -> Place | None:
-        """Returns where the record at an offset of the log belongs. Raises ``NoPermission`` if that is unknown."""
+        """Returns the topic and queue of the record at a log offset, or None if there is no record. Raises
+        ``NoPermission`` if they cannot be determined."""
         raw = self.store.record_at(log_offset)
         if raw is None:
             return None
@@ -82,7 +83,7 @@ class Seen:
 
 
 class Security:
-    """Users, policies, and the checks based on them."""
+    """The users and policies of a broker, and the checks based on them."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Security:
         policies_file: SafeFile,
         files: AclFiles,
     ) -> None:
-        """``files`` are the access lists of 4.x, which are used only when the options enable them."""
+        """``files`` are the access lists of 4.x. They are used only if the options enable them."""
         self.config = config
         self._files = files
         self.table = AuthTable(users_file, policies_file)
@@ -117,7 +118,8 @@ class Security:
     def of(
         cls, auth: AuthConfig, config: BrokerConfig, seen: Seen, *, fs: FileSystem, clock: Clock
     ) -> Security:
-        """Returns an instance with a broker's usual file paths. Logs one line if the broker has no access control."""
+        """Returns an instance that uses a broker's usual file paths. Logs one line if the broker has no access
+        control."""
         is_strict = auth.compatibility != "apache"
         path, root = seen.store.config.path, seen.store.config.root
         facts = BrokerFacts(
@@ -140,12 +142,12 @@ class Security:
 
     @property
     def acl_files(self) -> AclFiles | None:
-        """The access lists of 4.x if they are enabled."""
+        """The access lists of 4.x, or None if they are disabled."""
         return self._files if self.config.acl_enabled else None
 
     def load(self) -> None:
-        """Load the files, and create the users named in the options before a port opens. Raises ``CorruptionError``
-        and ``ConfigError``."""
+        """Load the files, and create the users named in the options. Called before a port opens. Raises
+        ``CorruptionError`` and ``ConfigError``."""
         self.table.load()
         if self.config.acl_enabled:
             self._files.load()
@@ -161,7 +163,7 @@ class Security:
 
     @property
     def guard(self) -> Callable[[Frame, Connection], None] | None:
-        """The check that runs before every request; ``None`` when nothing is checked."""
+        """The check that runs before every request, or None if nothing is checked."""
         checker = self.control or self.acl_files
         if checker is None:
             return None
@@ -179,7 +181,7 @@ class Security:
 
     @property
     def signer(self) -> Signer | None:
-        """Signs this broker's requests to others."""
+        """The function that signs this broker's requests to others, or None if they are not signed."""
         inner = self.config.inner_user
         if inner is None:
             return None
@@ -190,7 +192,8 @@ class Security:
             self.guard(frame, connection)
 
     def signer_of(self, frame: Frame) -> str:
-        """Returns the user who signed a request that passed the guard; empty if no signature was required."""
+        """Returns the name of the user who signed a request that passed the guard; empty if no signature was
+        required."""
         if self.control is not None:
             return self.control.signer(frame)
         return frame.ext_fields.get(ACCESS_KEY, "") if self.acl_files is not None else ""
@@ -198,7 +201,8 @@ class Security:
     def stream_protection(
         self, config: BrokerConfig, tls: TlsConfig, server: ServerTls, clock: Clock
     ) -> StreamProtection:
-        """Returns who receives the replication stream, and how. Raises ``ConfigError``."""
+        """Returns the protection of the replication stream: who may receive it, and whether it uses TLS. Raises
+        ``ConfigError``."""
         if config.replication_tls:
             return StreamProtection.of(tls, server, self.config, self.control)
         if self.guard is not None:
@@ -206,7 +210,7 @@ class Security:
         return StreamProtection(hosts=self._slave_hosts)
 
     def slave_asked(self, call: Call[Any]) -> None:
-        """Record the host of a Super user that sends a slave's requests."""
+        """Record the host of a peer that sends a slave's requests, if a Super user signed them."""
         if self._slave_hosts is not None and self._is_super(self.signer_of(call.frame)):
             self._slave_hosts.signed_in(call.peer.remote[0])
 
@@ -224,7 +228,7 @@ class Security:
         return checker is None or checker.allows(producer.user, need, producer.connection.remote[0])
 
     def routes(self, config: BrokerConfig, address: str) -> list[Route]:
-        """Routes of requests 3001 to 3010, and of 50 to 54 with access lists of 4.x."""
+        """Returns the routes of requests 3001 to 3010 and, with access lists of 4.x, of requests 50 to 54."""
         routes = self.handlers().routes()
         if self.acl_files is not None:
             shown = self.config.compatibility == "apache"
@@ -235,7 +239,7 @@ class Security:
         return routes
 
     def handlers(self) -> AuthHandlers:
-        """Handlers of requests 3001 to 3010."""
+        """Returns the handlers of requests 3001 to 3010."""
         inner = self.config.inner_user
         return AuthHandlers(
             table=self.table,
@@ -247,7 +251,7 @@ class Security:
         )
 
     def warn_if_open(self, bind_host: str) -> None:
-        """Log one line if the broker is open to the network."""
+        """Log a warning if the broker can be reached from the network without access control."""
         if not self.config.enabled and not is_loopback(bind_host):
             logger.warning(
                 "access control is off and bindAddress=%s is reachable from the network: every client there may "

@@ -1,4 +1,4 @@
-"""Returns messages by key or by log offset, and the raw units of a queue: requests 12, 33 and 321.
+"""Serves messages by key or by log offset, and the raw units of a queue: requests 12, 33 and 321.
 
 Follows Apache's QueryMessageProcessor and the queue part of AdminBrokerProcessor.
 """

@@ -289,7 +289,8 @@ BROKER_FAMILIES: Final = (
 
 
 class MessageSizes:
-    """Message sizes by topic, read from the consume queues after the messages were stored."""
+    """Histograms of message sizes by topic. The sizes are read from the consume queues after the messages were
+    stored."""
 
     def __init__(self, store: MessageStore, stats: BrokerStats) -> None:
         self._store = store
@@ -304,7 +305,7 @@ class MessageSizes:
         self.by_topic: dict[str, Histogram] = {}
 
     def look(self) -> None:
-        """Count the messages stored since the last call. A queue without writes costs 0.1 us."""
+        """Count the messages stored since the last call. A queue without new messages costs 0.1 us."""
         for key, traffic in self._stats.puts.items():
             count, queue_offset = self._seen.get(key, (0, -1))
             if traffic.count == count:
@@ -394,7 +395,7 @@ class BrokerMetrics:
         }
 
     async def families(self) -> Families:
-        """Returns all current values. Yields to other tasks in between."""
+        """Returns all current values. Yields to other tasks meanwhile."""
         families = Families(self._common, self.config.metrics_series_max)
         self._traffic(families)
         self._sizes(families)
@@ -458,7 +459,8 @@ class BrokerMetrics:
     # -- groups ------------------------------------------------------------------------------------------
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Yields (group, topic): the subscriptions of online groups, and committed offsets of other groups."""
+        """Yields (group, topic) for the subscriptions of online groups and for the committed offsets of other
+        groups."""
         online = self.consumers.groups
         for name, group in list(online.items()):
             for topic in list(group.subscriptions):

@@ -1,4 +1,4 @@
-"""The state of the broker as a table of strings: GET_BROKER_RUNTIME_INFO (28).
+"""The state of the broker as a table of strings, for GET_BROKER_RUNTIME_INFO (28).
 
 Corresponds to Apache's prepareRuntimeInfo, StoreStatsService and RunningStats. Tools print the table unchanged and
 look up some keys by name (``clusterList`` needs putTps, getTransferredTps and the msg...Total... keys).
@@ -48,7 +48,7 @@ class RuntimeSources:
 
 
 class RuntimeInfo:
-    """Builds the table."""
+    """Builds the table of the runtime info."""
 
     def __init__(
         self,
@@ -88,7 +88,8 @@ class RuntimeInfo:
         }
 
     def _damage(self) -> str:
-        """Returns the damage since the start: ``messages N, queue units repaired N, found in the background N``."""
+        """Returns the damage found since the start, as ``messages N, queue units repaired N, found in the background
+        N``."""
         integrity, scrubber = self._store.integrity, self._store.scrubber
         return (
             f"messages {integrity.damaged_count}, queue units repaired {integrity.repaired_count}, "
@@ -189,8 +190,8 @@ class RuntimeInfo:
         }
 
     def _pools(self) -> dict[str, str]:
-        """Thread pool keys. Nothing queues for a thread: a request is served in the turn of the event loop that reads
-        it."""
+        """Returns the keys about thread pools. They show empty pools, because no request waits for a thread: each is
+        served in the turn of the event loop that reads it."""
         config = self._config
         capacities = (
             config.send_queue_capacity,
@@ -219,7 +220,8 @@ def _three(rates: Rates) -> str:
 
 
 def _used_ratio(usage: DiskUsage | None) -> float:
-    """Returns the used part of a disk, rounded up to a whole per cent."""
+    """Returns the used fraction of a disk, rounded up to a whole per cent, or ``_UNKNOWN_RATIO`` if the usage is
+    unknown."""
     if usage is None or usage.used_bytes + usage.available_bytes <= 0:
         return _UNKNOWN_RATIO
     return math.ceil(usage.used_bytes * 100 / (usage.used_bytes + usage.available_bytes)) / 100

@@ -23,7 +23,7 @@ SLOW_CHECK_S: Final = 180.0
 
 
 class SlowConsumers:
-    """Finds and stops groups that lag too far."""
+    """Finds groups that lag too far behind, and stops them."""
 
     def __init__(
         self, *, config: BrokerConfig, offsets: ConsumerOffsets, groups: GroupTable, store: MessageStore
@@ -34,7 +34,8 @@ class SlowConsumers:
         self._store = store
 
     def check(self) -> None:
-        """Check once; called every ``SLOW_CHECK_S`` seconds."""
+        """Stop consumption by groups whose lag exceeds the limit, if ``slow_consumers_disabled`` is set. Called every
+        ``SLOW_CHECK_S`` seconds."""
         if not self._config.slow_consumers_disabled:
             return
         for group, behind_bytes in self.lags().items():
@@ -46,7 +47,8 @@ class SlowConsumers:
                 self._groups.disable_consume(group)
 
     def lags(self) -> dict[str, int]:
-        """Returns each group's lag in its worst queue: bytes of log between its last pull and the end."""
+        """Returns each group's lag in its slowest queue, as the number of bytes between its last pull and the end of
+        the log."""
         end = self._store.max_log_offset
         worst: dict[str, int] = {}
         for key, queues in self._offsets.pulled.items():

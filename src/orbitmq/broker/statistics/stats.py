@@ -43,7 +43,7 @@ FINISH_BOUNDS_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)
 
 
 class Traffic:
-    """Number of messages, bytes and batches."""
+    """The number of messages, bytes and batches counted so far."""
 
     __slots__ = ("bytes", "count", "marked", "since_ms", "times", "topic")
 
@@ -74,7 +74,7 @@ _NO_CHANGE: Final = _Change(0, 0, 0)
 
 
 class StatsWindow(NamedTuple):
-    """Traffic within a time window."""
+    """The traffic within a time window."""
 
     sum: int
     tps: float
@@ -83,7 +83,7 @@ class StatsWindow(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The three windows of one item."""
+    """The minute, hour and day window of one item."""
 
     minute: StatsWindow
     hour: StatsWindow
@@ -91,7 +91,7 @@ class Windows(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Per second over the last 10, 60 and 600 seconds."""
+    """Rates per second, averaged over the last 10, 60 and 600 seconds."""
 
     ten_s: float
     one_minute: float
@@ -122,8 +122,8 @@ _EMPTY: Final = StatsWindow(0, 0.0, 0.0)
 
 
 class PutTimes:
-    """Latencies of appends. Nearly all take less than a millisecond, so only slower ones are reported here; the rest
-    is derived from the number of messages."""
+    """Latencies of appends. Nearly all take less than a millisecond, so only slower ones are reported to it. The
+    number of the others is derived from the number of messages."""
 
     LABELS: Final = (
         "<=0ms",
@@ -151,13 +151,13 @@ class PutTimes:
         self._count_last = 0
 
     def slow(self, elapsed_ms: float, count: int) -> None:
-        """Record that ``count`` messages took a millisecond or more."""
+        """Record that the append of ``count`` messages took a millisecond or more."""
         whole_ms = int(elapsed_ms)
         self.max_ms = max(self.max_ms, whole_ms)
         self._slow[whole_ms] = self._slow.get(whole_ms, 0) + count
 
     def start_minute(self, put_count: int) -> None:
-        """End a minute; ``distribution`` and ``percentile_ms`` describe that minute from now on."""
+        """End the current minute. From now on, ``distribution`` and ``percentile_ms`` describe that minute."""
         self._slow_last, self._slow = self._slow, {}
         self._count_last = put_count - self._count_before
         self._count_before = put_count
@@ -166,7 +166,7 @@ class PutTimes:
         return max(0, self._count_last - sum(self._slow_last.values()))
 
     def distribution(self) -> list[int]:
-        """Returns the number of messages per label in ``LABELS`` for the last whole minute."""
+        """Returns the number of messages of the last whole minute for each label in ``LABELS``."""
         counts = [0] * len(self.LABELS)
         counts[0] = self._fast_count()
         for elapsed_ms, count in self._slow_last.items():
@@ -175,11 +175,11 @@ class PutTimes:
         return counts
 
     def percentile_ms(self, part: float) -> float:
-        """Returns the time within which the fraction ``part`` of the last whole minute's messages was stored; 0
-        without messages.
+        """Returns the milliseconds within which the fraction ``part`` of the last whole minute's messages was stored,
+        or 0 if there were no messages.
 
-        Interpolated as in Apache, within a millisecond below 20 ms and more coarsely above. A minute without slow
-        appends therefore has its 99th percentile at 0.99 ms.
+        The result is interpolated as in Apache, within a millisecond below 20 ms and more coarsely above. Without
+        slow appends, the 99th percentile is therefore 0.99 ms.
         """
         counts = dict.fromkeys(_LATENCY_BOUNDS_MS, 0)
         counts[_LATENCY_BOUNDS_MS[0]] = self._fast_count()
@@ -212,7 +212,7 @@ _LATENCY_BOUNDS_MS: Final = _latency_bounds()
 
 
 class TransactionCounts:
-    """Outcomes of a topic's transactions."""
+    """The outcomes of a topic's transactions."""
 
     __slots__ = ("commits", "finish_s", "rollbacks")
 
@@ -282,7 +282,7 @@ class BrokerStats:
         traffic.times += 1
 
     def put_sends(self, stored: PutSends) -> None:
-        """Count the stored sends of an append."""
+        """Count the sends that an append has stored."""
         puts = self.puts
         for place, (count, size_bytes, times) in stored:
             traffic = puts.get(place)
@@ -314,7 +314,7 @@ class BrokerStats:
         traffic.times += 1
 
     def note_kind(self, topic: str, kind: str, size_bytes: int) -> None:
-        """Count a stored message whose kind differs from its topic's."""
+        """Count a stored message of a kind other than its topic's."""
         traffic = self.kinds.get((topic, kind))
         if traffic is None:
             traffic = self.kinds[topic, kind] = Traffic(topic)
@@ -322,7 +322,7 @@ class BrokerStats:
         traffic.bytes += size_bytes
 
     def transaction_ended(self, topic: str, *, committed: bool, age_ms: int) -> None:
-        """Count a producer's commit or rollback for ``topic``."""
+        """Count a commit or rollback by a producer. ``topic`` is the real topic of the message."""
         counts = self.transactions.get(topic)
         if counts is None:
             counts = self.transactions[topic] = TransactionCounts()
@@ -335,7 +335,8 @@ class BrokerStats:
     # -- periodic --------------------------------------------------------------------------------------
 
     def sample(self, now_ms: int) -> None:
-        """Mark the changes; called every ``SAMPLE_S`` seconds. An unchanged counter costs 0.1 us."""
+        """Add a mark with the changes since the last one. Called every ``SAMPLE_S`` seconds. An unchanged counter
+        costs 0.1 us."""
         self._samples += 1
         before_ms = self._rings[0][-1].time_ms
         for ring, period in enumerate(_SAMPLES):
@@ -368,14 +369,14 @@ class BrokerStats:
         )
 
     def start_day(self) -> None:
-        """Start a new day at midnight: the current totals become the previous day's."""
+        """Start a new day at midnight. The current totals become the previous day's totals."""
         self.puts_before_yesterday = self.puts_before_today
         self.gets_before_yesterday = self.gets_before_today
         self.puts_before_today = self.user_put_count
         self.gets_before_today = self.user_get_count
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the counters of a deleted topic; the broker's totals keep their counts."""
+        """Drop the counters of a deleted topic. The broker's totals keep its counts."""
         self._puts_of.pop(topic, None)
         self.transactions.pop(topic, None)
         for key in [key for key in self.kinds if key[0] == topic]:
@@ -409,12 +410,12 @@ class BrokerStats:
 
     @property
     def hits(self) -> int:
-        """Reads that found messages."""
+        """The number of reads that found messages."""
         return sum(traffic.times for traffic in self.gets.values()) + self._gone_gets.times
 
     @property
     def user_put_count(self) -> int:
-        """Messages stored, excluding those of system topics."""
+        """The number of messages stored, without those of system topics."""
         return self._user_count(self.puts.values()) + self._gone_puts.count
 
     @property
@@ -428,11 +429,11 @@ class BrokerStats:
         return Totals(now_ms, self.put_count, self.get_count, self.hits, self.misses)
 
     def put_rates(self, now_ms: int) -> Rates:
-        """Rates of stored messages."""
+        """Returns the rates of stored messages."""
         return self._rates(now_ms, lambda totals: totals.puts)
 
     def get_rates(self, now_ms: int) -> Rates:
-        """Rates of delivered messages."""
+        """Returns the rates of delivered messages."""
         return self._rates(now_ms, lambda totals: totals.gets)
 
     def hit_rates(self, now_ms: int) -> Rates:
@@ -454,17 +455,17 @@ class BrokerStats:
         return Rates(rate(10), rate(60), rate(600))
 
     def topic_put_tps(self, topic: str) -> float:
-        """Returns the messages per second stored in a topic over the last minute."""
+        """Returns the messages stored in a topic per second, over the last minute."""
         windows = self.windows("TOPIC_PUT_NUMS", topic)
         return 0.0 if windows is None else windows.minute.tps
 
     def group_get_tps(self, group: str, topic: str) -> float:
-        """Returns the messages per second of a topic delivered to a group over the last minute."""
+        """Returns the messages of a topic delivered to a group per second, over the last minute."""
         windows = self.windows("GROUP_GET_NUMS", f"{topic}@{group}")
         return 0.0 if windows is None else windows.minute.tps
 
     def windows(self, name: str, key: str) -> Windows | None:
-        """Returns the windows of an item by Apache's name and key; None when nothing was ever counted under it."""
+        """Returns the windows of an item by Apache's name and key, or None if nothing was ever counted under them."""
         column = 1 if name.endswith("_SIZE") else 0
         if name.startswith("BROKER_") and (name, key) not in self.others:
             return self._broker_windows(name, key)
@@ -498,8 +499,8 @@ class BrokerStats:
         return [] if one is None else [one]
 
     def _broker_windows(self, name: str, key: str) -> Windows | None:
-        """Returns the sums over all topics, by cluster name. They have no average because Apache counts no batches
-        here."""
+        """Returns the sums over all topics; the key is the cluster name. They have no average because Apache counts
+        no batches here."""
         which = {"BROKER_PUT_NUMS": 0, "BROKER_GET_NUMS": 1}.get(name.removesuffix("_WITHOUT_SYSTEM_TOPIC"))
         counted = (self.put_count, self.get_count)
         if which is None or key != self._cluster or not counted[which]:
@@ -549,7 +550,7 @@ def _remove(table: dict[K, Traffic], gone: Callable[[K], bool], into: Traffic) -
 def _window(
     ring: deque[_Mark], which: int, traffics: list[Traffic], column: int, since_ms: int
 ) -> StatsWindow:
-    """Returns the window from the oldest mark, or from the last mark before the item appeared."""
+    """Returns the window that starts at the oldest mark, or at the last mark before the item appeared."""
     if len(ring) < 2 or since_ms < 0:
         return _EMPTY
     begin = next((mark for mark in reversed(ring) if mark.time_ms <= since_ms), ring[0])

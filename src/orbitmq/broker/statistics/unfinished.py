@@ -1,14 +1,14 @@
-"""Number of stored messages that a group has not finished, with or without committed offsets.
+"""Counts the stored messages that a group has not finished, with or without committed offsets.
 
 Apache counts from committed offsets only, so a new group whose handlers hang has no lag. Requests and metrics with
 Apache's names keep that behavior; this module's counts are published next to them under our own names.
 
 The count of each queue starts
 
-- at the committed offset, if there is one; popped messages that were not acknowledged are added;
-- else, for a group with members, at the start of its first pull;
-- else where Apache's client would start: at the first message if the broker would say so (``starts_in_memory``), if
-  the group requested CONSUME_FROM_FIRST_OFFSET, or in a retry topic; else at the end.
+- at the committed offset, if there is one (popped messages that were not acknowledged are added);
+- otherwise, for a group with members, at the start of its first pull;
+- otherwise where Apache's client would start: at the first message if ``starts_in_memory`` holds for the queue, if
+  the group requested CONSUME_FROM_FIRST_OFFSET, or in a retry topic; at the end in all other cases.
 
 A group with neither members nor committed offsets is not counted because its start is unknown. Pull consumers without
 committed offsets and broadcasting groups are not counted either because their members keep the offsets themselves.
@@ -33,7 +33,8 @@ FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
 
 
 def starts_in_memory(store: MessageStore, topic: str, queue_id: int) -> bool:
-    """Whether a group without an offset starts at 0: nothing has been deleted and the first message is cached."""
+    """Whether a group without an offset starts at 0, because nothing has been deleted from the queue and its first
+    message is cached."""
     if store.min_offset(topic, queue_id) > 0:
         return False
     first = store.read(topic, queue_id, 0, 1)
@@ -52,7 +53,7 @@ class QueueLag(msgspec.Struct, frozen=True):
 
 
 class UnfinishedCounter:
-    """Counts on request, from the tables and the store."""
+    """Counts unfinished messages on request, from the tables and the store."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class UnfinishedCounter:
         self._popped = popped
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Yields every group and topic to count once, including retry topics."""
+        """Yields every (group, topic) to count, once each, including retry topics."""
         online = self._consumers.groups
         for name, group in list(online.items()):
             if not group.broadcasting:
