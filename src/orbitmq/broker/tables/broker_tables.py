@@ -1,4 +1,4 @@
-"""The tables that clients and operators fill, loaded and saved together."""
+"""Loads and saves the tables that clients and operators fill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["BrokerTables"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerTables:
-    """Every table of one broker."""
+    """All tables of one broker."""
 
     topics: TopicTable
     groups: GroupTable
@@ -49,7 +49,8 @@ class BrokerTables:
         events: BrokerEvents,
         tasks: TaskOwner,
     ) -> BrokerTables:
-        """``file`` returns a file of the configuration folder. Raises ``CorruptionError``, ``OSError``."""
+        """Returns the tables, loaded from their files. ``file`` maps a name to a file of the configuration folder.
+        Raises ``CorruptionError`` and ``OSError``."""
         steady = SteadyClock(clock)
         tables = cls(
             topics=TopicTable(config, clock, file("topics.json"), events, tasks),
@@ -77,7 +78,7 @@ class BrokerTables:
             table.connection_closed(connection)
 
     def save_again(self) -> None:
-        """Retry failed saves of tables, which are otherwise saved when they change."""
+        """Retry failed saves of the tables that are saved whenever they change."""
         self.topics.persist()
         self.groups.persist()
 

@@ -41,7 +41,7 @@ _CHAR_BYTES: Final = 32
 
 
 class PeerInfo(msgspec.Struct):
-    """The broker's state of a connection (its ``attachment``)."""
+    """The broker's state for a connection, stored as its ``attachment``."""
 
     host: bytes
     """Address and port as stored in records: 8 or 20 bytes."""
@@ -107,7 +107,7 @@ class ConsumerGroup:
         return None
 
     def replace_subscriptions(self, wanted: Collection[SubscriptionData]) -> bool:
-        """Replace the subscriptions with those of a heartbeat; returns True when a topic was added or removed."""
+        """Replace the subscriptions with those of a heartbeat. Returns True if a topic was added or removed."""
         changed = False
         current = self.subscriptions
         for subscription in wanted:
@@ -125,7 +125,7 @@ class ConsumerGroup:
 
 
 class ConsumerTable:
-    """Online consumer groups."""
+    """The consumer groups that are online."""
 
     def __init__(
         self,
@@ -159,20 +159,20 @@ class ConsumerTable:
         return self.groups.get(group)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Returns the subscription from an online group's heartbeats."""
+        """Returns an online group's subscription to a topic, according to its heartbeats, or None."""
         found = self.groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
     def known_subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """Like ``subscription``, but falls back to the one learned from the group's pulls (consumers without
-        heartbeats)."""
+        """Like ``subscription``, but falls back to the subscription learned from pulls, for consumers without
+        heartbeats."""
         found = self.subscription(group, topic)
         if found is None and group in self._learnt:
             found = self._learnt[group].subscriptions.get(topic)
         return found
 
     def known_group(self, group: str) -> ConsumerGroup | None:
-        """Like ``group``, but falls back to what was learned from the group's pulls."""
+        """Like ``group``, but falls back to the group learned from pulls, for consumers without heartbeats."""
         return self.groups.get(group) or self._learnt.get(group)
 
     def groups_of_topic(self, topic: str) -> list[str]:
@@ -196,9 +196,9 @@ class ConsumerTable:
         subscriptions: Collection[SubscriptionData] | None,
         notify: bool = True,
     ) -> bool:
-        """Process a heartbeat; returns True when the group changed. ``subscriptions`` is None when the client omitted
+        """Process a heartbeat. Returns True if the group changed. ``subscriptions`` is None if the client omitted
         them because they have not changed. ``notify`` is the flag of the group's config. Raises ``InvalidParameter``
-        when there are too many consumers or subscriptions."""
+        if there are too many consumers or subscriptions."""
         found = self.groups.get(group)
         self._check_room(group, found, channel, subscriptions)
         if found is None:
@@ -245,7 +245,7 @@ class ConsumerTable:
                 self.subscription_bound.check(f"the subscriptions of group {group} are not stored", more)
 
     def unregister(self, group: str, connection: Connection, *, notify: bool = True) -> None:
-        """Remove a consumer from a group; its connection may still serve other groups."""
+        """Remove a consumer from a group. Its connection may still belong to other groups."""
         found = self.groups.get(group)
         if found is not None and connection in found.members:
             self._remove(found, connection, "unregistered")
@@ -253,15 +253,15 @@ class ConsumerTable:
                 self._announce(found)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Remove every channel of a connection and notify the groups it leaves."""
+        """Remove every channel of a connection, and notify the groups that it leaves."""
         for group in sorted(self._groups_of.get(connection, ())):
             found = self.groups[group]
             self._remove(found, connection, "connection closed")
             self._announce(found)
 
     def expire(self) -> None:
-        """Remove and close channels without a heartbeat for ``channelExpiredTimeout``; expire subscriptions learned
-        from pulls."""
+        """Remove and close channels that have sent no heartbeat for ``channelExpiredTimeout``. Also removes expired
+        subscriptions that were learned from pulls."""
         now_ms = self._clock.now_ms()
         for group in list(self.groups.values()):
             for channel in _expired(group.members, now_ms - self._config.channel_expiry_ms):
@@ -280,7 +280,7 @@ class ConsumerTable:
     def learn(
         self, group: str, consume_type: str, message_model: str, subscription: SubscriptionData
     ) -> None:
-        """Store the subscription that a pull carried; its ``sub_version`` is the time of the pull."""
+        """Store the subscription of a pull. Its ``sub_version`` is the time of the pull."""
         known = self._learnt.get(group)
         if known is None:
             known = self._learnt[group] = ConsumerGroup(group, consume_type, message_model, "")
@@ -315,7 +315,8 @@ class ConsumerTable:
             self._collected.add(group.name)
 
     def send_collected_notices(self) -> None:
-        """Send the notifications held back while ``realTimeNotifyConsumerChange`` is off; called every 15 s."""
+        """Send the notifications that were held back while ``realTimeNotifyConsumerChange`` is off. Called every 15
+        s."""
         collected, self._collected = self._collected, set()
         for name in sorted(collected):
             group = self.groups.get(name)
@@ -324,7 +325,7 @@ class ConsumerTable:
 
 
 class ProducerTable:
-    """Online producer groups."""
+    """The producer groups that are online."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
@@ -340,7 +341,7 @@ class ProducerTable:
         self.groups: dict[str, dict[Connection, ClientChannel]] = {}
 
     def register(self, group: str, channel: ClientChannel) -> None:
-        """Process a heartbeat. Raises ``InvalidParameter`` when there are too many producers."""
+        """Process a heartbeat. Raises ``InvalidParameter`` if there are too many producers."""
         channels = self.groups.get(group)
         if channels is None or channel.connection not in channels:
             # Only transaction checks look up a producer, so nothing is kept when both switches are off.
@@ -369,7 +370,7 @@ class ProducerTable:
             self._remove(group, connection, "connection closed")
 
     def expire(self) -> None:
-        """Remove and close channels without a heartbeat for ``channelExpiredTimeout``."""
+        """Remove and close channels that have sent no heartbeat for ``channelExpiredTimeout``."""
         horizon_ms = self._clock.now_ms() - self._config.channel_expiry_ms
         for group, channels in list(self.groups.items()):
             for channel in _expired(channels, horizon_ms):
@@ -386,8 +387,8 @@ class ProducerTable:
     def pick(
         self, group: str, may: Callable[[ClientChannel], bool] = lambda _channel: True
     ) -> Connection | None:
-        """Returns an open connection of the group, round-robin among the channels that ``may`` accepts. One with a
-        large unsent backlog is the last choice."""
+        """Returns an open connection of the group, round-robin among the channels that ``may`` accepts, or None if
+        there is none. A connection with a large unsent backlog is the last choice."""
         channels = [connection for connection, channel in self.groups.get(group, {}).items() if may(channel)]
         if not channels:
             return None
@@ -403,12 +404,12 @@ class ProducerTable:
         return clogged
 
     def channel_of(self, client_id: str) -> Connection | None:
-        """Returns the connection of a client, for replies to its requests."""
+        """Returns the connection of a client, for replies to its requests, or None if it is not connected."""
         named = self._named.get(client_id)
         return None if named is None else named.connection
 
     def channels(self) -> Iterator[tuple[str, ClientChannel]]:
-        """Yields every group with each of its channels."""
+        """Yields (group, channel) for every channel of every group."""
         for group, channels in self.groups.items():
             for channel in channels.values():
                 yield group, channel
@@ -433,12 +434,13 @@ class ProducerTable:
 
 
 def _cost(subscriptions: Collection[SubscriptionData]) -> int:
-    """Estimated memory of the subscriptions; the tokens of an expression are kept as well."""
+    """Returns the estimated memory of the subscriptions in bytes. The cost per character covers the tokens of an
+    expression, which are kept as well."""
     return sum(_SUBSCRIPTION_BYTES + _CHAR_BYTES * len(one.sub_string) for one in subscriptions)
 
 
 def _put_channel(channels: dict[Connection, ClientChannel], channel: ClientChannel) -> bool:
-    """Add or refresh a channel; returns True when the connection is new to the group."""
+    """Add or refresh a channel. Returns True if the connection is new to the group."""
     known = channels.get(channel.connection)
     if known is not None and known.client_id == channel.client_id:
         known.last_update_ms = channel.last_update_ms

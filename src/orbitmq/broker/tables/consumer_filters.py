@@ -2,7 +2,7 @@
 
 A group's expression arrives with its heartbeats and is compiled once. It outlives the group's last member by a day
 (``filterDataCleanTimeSpan``), so that bits computed at write time stay valid while the group is offline. The next
-heartbeat restores all of it, so an unreadable file does not keep the broker from starting.
+heartbeats restore everything in the file, so an unreadable file does not keep the broker from starting.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class BloomData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FilterData(msgspec.Struct, rename="camel", kw_only=True):
-    """One expression. This is also its JSON form, with the members in Apache's order."""
+    """The filter expression of one group and topic. This is also its JSON form, with the members in Apache's
+    order."""
 
     bloom_filter_data: BloomData | None = None
     born_time: int = 0
@@ -88,7 +89,7 @@ class _Entry(msgspec.Struct):
 
 
 def compile_subscription(expression_type: str, expression: str) -> Expression:
-    """Raises ``SubscriptionParseFailed``, also for an unknown type."""
+    """Returns the compiled expression. Raises ``SubscriptionParseFailed`` if it is invalid or its type is unknown."""
     if expression_type != SQL92:
         raise SubscriptionParseFailed(
             f"{expression_type!r} is not a filter type; TAG and {SQL92} are supported"
@@ -97,9 +98,10 @@ def compile_subscription(expression_type: str, expression: str) -> Expression:
 
 
 def _retry_filter(entries: dict[str, Expression]) -> Filter:
-    """Returns the filter of retried messages: the expression for the original topic, or any message if it has none.
+    """Returns the filter for retried messages. It applies the expression of a message's original topic, and selects
+    the message if that topic has no expression.
 
-    As an expression: ``topic IS NULL OR topic NOT IN (...) OR topic = 'A' AND ... OR topic = 'B' AND ...``.
+    It is equivalent to ``topic IS NULL OR topic NOT IN (...) OR topic = 'A' AND ... OR topic = 'B' AND ...``.
     """
     terms: list[Logic] = [
         Equal(_RETRY_TOPIC, _NULL, 2),
@@ -112,7 +114,7 @@ def _retry_filter(entries: dict[str, Expression]) -> Filter:
 
 
 class ConsumerFilters:
-    """Expressions by topic and group."""
+    """The filter expressions of consumers, by topic and group."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile, events: BrokerEvents) -> None:
         events.subscribed.append(self.subscribed)
@@ -131,7 +133,7 @@ class ConsumerFilters:
     # -- filters of pulls ------------------------------------------------------------------------------
 
     def filter_for(self, group: str, subscription: SubscriptionData, *, from_request: bool) -> Filter:
-        """Returns the filter of a subscription that does not select by tag. Raises ``FilterDataNotExist``,
+        """Returns the filter of a subscription that does not select by tags. Raises ``FilterDataNotExist``,
         ``FilterDataNotLatest`` or ``SubscriptionParseFailed``."""
         if self._config.filter_retries and subscription.topic.startswith(RETRY_PREFIX):
             return self._retry_filter(group)
@@ -158,12 +160,12 @@ class ConsumerFilters:
         return found
 
     def bitmap(self, topic: str, properties: bytes) -> bytes:
-        """Returns the bits of every group whose expression selects the message; empty when no group has one for the
-        topic.
+        """Returns the Bloom filter bits of every group whose expression selects the message. The result is empty if
+        no group has an expression for the topic.
 
-        They are stored next to queue units (``enableConsumeQueueExt``, ``enableCalcFilterBitMap``) for an Apache
-        broker that opens the store, which skips messages whose bits are not set. Our own pulls do not use them:
-        reading the bits from their file costs as much as evaluating the record, which is mapped.
+        The bits are stored next to queue units (``enableConsumeQueueExt``, ``enableCalcFilterBitMap``) for an Apache
+        broker that opens the store, which skips messages whose bits are not set. This broker does not use them,
+        because reading them from their file would cost as much as evaluating the record, which is mapped into memory.
         """
         groups = self._by_topic.get(topic)
         if not groups or not self._config.filter_bitmap_enabled:
@@ -177,8 +179,8 @@ class ConsumerFilters:
     # -- changes by heartbeats -------------------------------------------------------------------------
 
     def subscribed(self, group: str, subscriptions: Collection[SubscriptionData]) -> None:
-        """Register the expressions of a heartbeat and mark those of omitted topics as dead. Raises
-        ``InvalidParameter`` when there are too many."""
+        """Register the expressions of a heartbeat, and mark the expressions of topics that it omits as dead. Raises
+        ``InvalidParameter`` if there are too many."""
         new_chars = 0
         for subscription in subscriptions:
             if subscription.is_tag_type or not subscription.sub_string:
@@ -275,7 +277,7 @@ class ConsumerFilters:
     # -- the file --------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Load the file. Its filters stay dead until their groups send heartbeats."""
+        """Load the file. The loaded filters stay dead until their groups send heartbeats."""
         try:
             loaded = self._file.load(_parse)
         except CorruptionError as error:
@@ -312,7 +314,7 @@ class ConsumerFilters:
             logger.warning("filters not saved path=%s error=%s", self._file.path, error)
 
     def encode(self) -> bytes:
-        """Returns the content of the file."""
+        """Returns the content to write to the file."""
         topics = {
             topic: {"groupFilterData": {group: entry.data for group, entry in groups.items()}, "topic": topic}
             for topic, groups in self._by_topic.items()

@@ -28,7 +28,7 @@ SILENCE_MS_MAX: Final = 30_000
 
 
 class FilterServers:
-    """The registered filter servers."""
+    """The filter servers that are registered with this broker."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, events: BrokerEvents) -> None:
         self._config = config

@@ -1,6 +1,6 @@
 """The subscription groups of this broker (Apache: SubscriptionGroupManager, file ``subscriptionGroup.json``).
 
-Configs are replaced, never changed in place; every change bumps the data version and is on disk after
+Configs are replaced, never changed in place. Every change increments the data version, and is on disk after
 ``saves.saved()`` (see ``topics``).
 """
 
@@ -66,7 +66,7 @@ ForbiddenTable = dict[str, dict[str, int]]
 
 
 class GroupTable:
-    """Group configs by name, and the topics that groups must not read."""
+    """The group configs by name, and the topics that groups must not read."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class GroupTable:
         events: BrokerEvents,
         tasks: TaskOwner | None = None,
     ) -> None:
-        """``tasks`` runs background saves; without it every save is synchronous."""
+        """``tasks`` runs background saves. Without it, every save is synchronous."""
         self._config = config
         self._clock = clock
         self._events = events
@@ -98,8 +98,8 @@ class GroupTable:
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
 
     def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Returns the config of a group. An unknown group is created if auto-creation is enabled and its name is
-        valid. Raises ``InvalidParameter`` when there are too many groups."""
+        """Returns the config of a group, or None. An unknown group is created if auto-creation is enabled and its
+        name is valid. Raises ``InvalidParameter`` if there are too many groups."""
         known = self.configs.get(group)
         if known is not None:
             return known
@@ -132,8 +132,8 @@ class GroupTable:
     def apply(self, requests: Sequence[SubscriptionGroupConfig]) -> None:
         """Create or replace groups, all or none. Their ``attributes`` are signed changes (``+name``, ``-name``).
 
-        Raises ``InvalidParameter`` for attributes that are not allowed, for a config that is too large, and when
-        there are too many groups.
+        Raises ``InvalidParameter`` if an attribute is not allowed, a config is too large, or there are too many
+        groups.
         """
         new = {wanted.group_name for wanted in requests if wanted.group_name not in self.configs}
         if new:
@@ -157,7 +157,7 @@ class GroupTable:
         self._put_all(altered)
 
     def delete(self, group: str) -> bool:
-        """Remove a group; returns False when it does not exist."""
+        """Remove a group. Returns False if it does not exist."""
         forbidden = self.forbidden_table.pop(group, None)
         self._forbidden_count -= len(forbidden or ())
         known = self.configs.pop(group, None)
@@ -176,7 +176,7 @@ class GroupTable:
             self.update(msgspec.structs.replace(known, consume_enable=False))
 
     def forbid_reading(self, group: str, topic: str, *, forbidden: bool) -> None:
-        """Forbid or allow a group to read a topic. Raises ``InvalidParameter`` when there are too many entries."""
+        """Forbid or allow a group to read a topic. Raises ``InvalidParameter`` if there are too many entries."""
         topics = self.forbidden_table.get(group, {})
         before = topics.get(topic, 0)
         after = before | _READ_BIT if forbidden else before & ~_READ_BIT
@@ -200,7 +200,7 @@ class GroupTable:
         forbidden_table: ForbiddenTable,
         data_version: DataVersion,
     ) -> None:
-        """Replace the table with a master's."""
+        """Replace this slave's table with its master's."""
         for group in self.configs.keys() - configs.keys():
             self._file.forget(group)
         self.configs.clear()
@@ -231,7 +231,7 @@ class GroupTable:
                 )
 
     def persist(self) -> None:
-        """Save if the last attempt failed. Raises ``OSError``."""
+        """Save the table if the last attempt failed. Raises ``OSError``."""
         self.saves.persist()
 
     def _take_forbidden(self, table: ForbiddenTable) -> None:

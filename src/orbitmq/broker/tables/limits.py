@@ -1,4 +1,5 @@
-"""Limits on the state that clients can create: the options, a part of ``BrokerConfig``, and their enforcement.
+"""Limits the state that clients can create. Declares the options, which are a part of ``BrokerConfig``, and enforces
+them.
 
 Apache has no such limits. The defaults follow from memory and file size: every saved table stays below what
 ``SafeFile`` can load, so a large table never keeps a broker from starting. Entries found at start are kept even above
@@ -19,12 +20,12 @@ __all__ = ["Bound", "TableLimits"]
 
 
 class Bound:
-    """One limit: the current size, the maximum, and the number of refusals."""
+    """A limit, with the current size of the table and the number of refusals."""
 
     __slots__ = ("_limit", "_size", "key", "refused", "table")
 
     def __init__(self, table: str, key: str, size: Callable[[], int], limit: Callable[[], int]) -> None:
-        """``table`` is the name in the metrics, ``key`` the name of the option."""
+        """``table`` is the table's name in the metrics, and ``key`` is the name of the option."""
         self.table = table
         self.key = key
         self._size = size
@@ -40,12 +41,13 @@ class Bound:
         return self._limit()
 
     def check(self, what: str, more: int = 1) -> None:
-        """Raise ``InvalidParameter`` when there is no room for ``more`` entries or bytes."""
+        """Raise ``InvalidParameter`` if there is no room for ``more`` entries or bytes. ``what`` begins the error
+        message."""
         if self._size() + more > self._limit():
             self.refuse(what)
 
     def refuse(self, what: str) -> None:
-        """Count and raise the refusal."""
+        """Count the refusal and raise ``InvalidParameter``. ``what`` begins the error message."""
         self.refused += 1
         raise InvalidParameter(
             f"{what}: this broker has {self._size():,} {self.table} and the limit is {self._limit():,} ({self.key})"
@@ -54,7 +56,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLimits(IdleOptions):
-    """Limits of the tables that clients can grow."""
+    """The limits of the tables that clients can grow."""
 
     topics_max: int = option(
         100_000,

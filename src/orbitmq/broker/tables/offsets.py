@@ -1,9 +1,9 @@
 """Consumer group progress by queue (Apache: ConsumerOffsetManager, file ``consumerOffset.json``).
 
-Three tables by ``topic@group``, each queue id -> offset: committed offsets, resets ordered by an admin that the
-consumer has not yet received, and the position of the last pull, for information. A reset is returned once
-(``take_reset``). Until then the request handlers must refuse commits of that queue, or the consumer would undo the
-reset.
+There are three tables, which map ``topic@group`` to an offset for each queue id: the committed offsets, the resets
+that an admin ordered and the consumer has not yet received, and the position of the last pull, for information. A
+reset is returned only once (``take_reset``). Until then the request handlers must refuse commits for that queue, or
+the consumer would undo the reset.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OffsetTable = dict[str, dict[int, int]]
 
 
 class ConsumerOffsets:
-    """Committed offsets, pending resets and pull positions of all groups."""
+    """The committed offsets, pending resets and pull positions of all groups."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, file: SafeFile) -> None:
         self._config = config
@@ -66,7 +66,7 @@ class ConsumerOffsets:
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
 
     def take_pulled(self, table: OffsetTable) -> None:
-        """Replace the offsets of pulls without commits with the master's."""
+        """Replace a slave's pull positions with its master's."""
         self.pulled = table
 
     # -- the hot path ----------------------------------------------------------------------------------
@@ -74,9 +74,10 @@ class ConsumerOffsets:
     def commit(
         self, client_host: str, group: str, topic: str, queue_id: int, offset: int, *, own: bool = False
     ) -> None:
-        """Store an offset. A smaller one than before is accepted with a warning because consumers may seek back.
+        """Store an offset. If it is smaller than before, it is accepted with a warning, because consumers may seek
+        back.
 
-        Raises ``InvalidParameter`` for a new queue when the table is full, unless ``own`` marks the offset as the
+        Raises ``InvalidParameter`` for a new queue if the table is full, unless ``own`` marks the offset as the
         broker's own bookkeeping.
         """
         key = f"{topic}@{group}"
@@ -101,7 +102,8 @@ class ConsumerOffsets:
             self._next_version()
 
     def committed_again(self, count: int) -> None:
-        """Count offsets that were stored in ``committed`` directly, for queues it already contains."""
+        """Count ``count`` offsets that the caller has stored in ``committed`` directly. They must be for queues that
+        it already contained."""
         step = self._config.offset_version_step
         versions = self._commit_count // step
         self._dirty = True
@@ -113,7 +115,7 @@ class ConsumerOffsets:
         self.data_version = self.data_version.next(self._clock.now_ms())
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """Returns the pending reset if there is one, else the committed offset, else -1."""
+        """Returns the pending reset if there is one, otherwise the committed offset, or -1 if there is neither."""
         key = f"{topic}@{group}"
         if self._resets and self._config.server_side_reset:
             reset = self._resets.get(key, _NOTHING).get(queue_id)
@@ -122,7 +124,7 @@ class ConsumerOffsets:
         return self.committed.get(key, _NOTHING).get(queue_id, -1)
 
     def note_pull(self, group: str, topic: str, queue_id: int, start: int, end: int) -> None:
-        """Record the range of a pull, from ``start`` to ``end``, where the next pull continues."""
+        """Record the range of a pull, from ``start`` up to ``end``, where the next pull continues."""
         key = f"{topic}@{group}"
         queues = self.pulled.get(key)
         if queues is None or queue_id not in queues:
@@ -136,8 +138,8 @@ class ConsumerOffsets:
         queues[queue_id] = end
 
     def _make_room(self, key: str, count: int, *, own: bool) -> None:
-        """Reserve room for ``count`` new queues of a ``topic@group`` key. Raises ``InvalidParameter`` when there is
-        none."""
+        """Reserve room for ``count`` new queues of a ``topic@group`` key. Raises ``InvalidParameter`` if there is
+        none, unless ``own`` is set."""
         cost = count * _OFFSET_BYTES + (0 if key in self.committed else _place_bytes(key))
         if not own:
             topic, group = _split(key)
@@ -152,8 +154,8 @@ class ConsumerOffsets:
     # -- resets ----------------------------------------------------------------------------------------
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Reset a group to ``offset``. The committed offset changes immediately; the next pull is answered with the
-        reset. Raises ``InvalidParameter`` for a new queue when the table is full."""
+        """Reset a group to ``offset``. The committed offset changes immediately, and the next pull is answered with
+        the reset. Raises ``InvalidParameter`` for a new queue if the table is full."""
         assert queue_id >= 0, queue_id
         assert offset >= 0, offset
         key = f"{topic}@{group}"
@@ -164,7 +166,7 @@ class ConsumerOffsets:
         self._dirty = True
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Returns the pending reset and removes it."""
+        """Remove the pending reset and return it, or None if there is none."""
         if not self._resets:
             return None
         key = f"{topic}@{group}"
@@ -177,27 +179,28 @@ class ConsumerOffsets:
         return offset
 
     def has_resets(self, key: str) -> bool:
-        """Whether any queue of ``topic@group`` has a reset that its consumer has not received."""
+        """Whether any queue of a ``topic@group`` key has a reset that its consumer has not received."""
         return key in self._resets
 
     def reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether commits of this queue must be ignored for now."""
+        """Whether commits for this queue must be ignored because a reset is pending."""
         return bool(self._resets) and queue_id in self._resets.get(f"{topic}@{group}", _NOTHING)
 
     # -- views -----------------------------------------------------------------------------------------
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
-        """Returns queue id -> committed offset."""
+        """Returns the committed offsets by queue id."""
         return self.committed.get(f"{topic}@{group}", _NOTHING)
 
     def pull_offset(self, group: str, topic: str, queue_id: int) -> int:
-        """Returns the next offset to pull according to the last pull, else the committed offset, else -1."""
+        """Returns the offset at which the last pull ended. Without a pull, returns the committed offset, or -1 if
+        there is none."""
         offset = self.pulled.get(f"{topic}@{group}", _NOTHING).get(queue_id)
         return self.query(group, topic, queue_id) if offset is None else offset
 
     def first_pull(self, group: str, topic: str, queue_id: int) -> int:
-        """Returns the start of the first pull since the broker started, for a queue without a committed offset; else
-        -1."""
+        """Returns the offset of the group's first pull since the broker started, if the queue had no committed
+        offset; otherwise -1."""
         return self._first_pulls.get(f"{topic}@{group}", _NOTHING).get(queue_id, -1)
 
     def topics_of(self, group: str) -> list[str]:
@@ -209,7 +212,7 @@ class ConsumerOffsets:
         return sorted(group for owner, group in map(_split, self.committed) if owner == topic and group)
 
     def min_offsets(self, topic: str, ignored_groups: Iterable[str] = ()) -> dict[int, int]:
-        """Returns the smallest committed offset of each queue, over all groups but the ignored ones."""
+        """Returns the smallest committed offset of each queue, over all groups except ``ignored_groups``."""
         ignored = set(ignored_groups)
         smallest: dict[int, int] = {}
         for key, queues in self.committed.items():
@@ -223,8 +226,8 @@ class ConsumerOffsets:
     # -- changes by admins and masters -----------------------------------------------------------------
 
     def clone(self, source_group: str, target_group: str, topic: str) -> bool:
-        """Copy the offsets of ``source_group`` to ``target_group``; returns False when there are none. Raises
-        ``InvalidParameter`` when the table is full."""
+        """Copy the offsets of ``source_group`` to ``target_group``. Returns False if there are none. Raises
+        ``InvalidParameter`` if the table is full."""
         queues = self.committed.get(f"{topic}@{source_group}")
         if queues is None:
             return False
@@ -241,11 +244,11 @@ class ConsumerOffsets:
             self._file_bytes -= _PLACE_BYTES + len(key) + _OFFSET_BYTES * len(queues)
 
     def remove_group(self, group: str) -> int:
-        """Remove everything about a group; returns the number of topics it had offsets for."""
+        """Remove all offsets of a group. Returns the number of topics for which it had committed offsets."""
         return self._remove(lambda key: _split(key)[1] == group)
 
     def remove_topic(self, topic: str) -> int:
-        """Remove everything about a topic; returns the number of groups that had offsets for it."""
+        """Remove all offsets for a topic. Returns the number of groups that had committed offsets for it."""
         return self._remove(lambda key: _split(key)[0] == topic)
 
     def remove(self, group: str, topic: str) -> None:
@@ -264,7 +267,7 @@ class ConsumerOffsets:
         return removed
 
     def merge(self, table: OffsetTable, data_version: DataVersion) -> None:
-        """Merge a master's table into this one; entries the master does not have are kept."""
+        """Merge a master's table into this one. Entries that the master does not have are kept."""
         for key, queues in table.items():
             self.committed.setdefault(key, {}).update(queues)
         self._recount()
@@ -272,9 +275,9 @@ class ConsumerOffsets:
         self._dirty = True
 
     def go_back(self) -> None:
-        """Revert to the offsets saved last because the messages that newer ones passed may be truncated from the log.
-        A group that is not saved yet keeps its offsets, since it would not know where to begin. An unsaved cursor of
-        the broker itself restarts at the beginning of its queue."""
+        """Revert to the offsets saved last, because the messages that newer offsets have passed may be truncated from
+        the log. A group that is not saved yet keeps its offsets, since it would not know where to begin. A cursor of
+        the broker itself that is not saved yet restarts at the beginning of its queue."""
         saved = _decoded(self._saved).offset_table if self._saved else {}
         for key, queues in list(self.committed.items()):
             if key in saved:
@@ -287,7 +290,7 @@ class ConsumerOffsets:
     # -- encoding and saving ---------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Returns the body of GET_ALL_CONSUMER_OFFSET: the compact form of the file."""
+        """Returns the body of the response to GET_ALL_CONSUMER_OFFSET, which is the compact form of the file."""
         return self._text(_COMPACT)
 
     def content(self) -> bytes:
@@ -307,18 +310,18 @@ class ConsumerOffsets:
             self.data_version = saved.data_version
 
     def saved_ms(self) -> int:
-        """Returns when the file was last saved; 0 when it does not exist."""
+        """Returns when the file was last saved, in epoch milliseconds, or 0 if it does not exist."""
         return self._file.modified_ms()
 
     def persist(self) -> None:
-        """Save if anything changed. Raises ``OSError``; the next call retries."""
+        """Save the offsets if anything changed. Raises ``OSError``; the next call then retries."""
         if self._dirty:
             self._dirty = False
             self._save(self.content())
 
     async def persist_aside(self, safe: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Like ``persist``, but writes on another thread because this runs every few seconds. ``safe`` waits until
-        everything the offsets depend on is safe, and returns False if they must not be saved now."""
+        """Like ``persist``, but writes on another thread, because this runs every few seconds. ``safe`` waits until
+        everything that the offsets depend on is safe, and returns False if they must not be saved now."""
         if self._dirty:
             self._dirty = False
             content = self.content()
@@ -353,9 +356,9 @@ class ConsumerOffsets:
 
 
 class _Form:
-    """The text form: compact, or one member per line. Tables are joined here instead of by the general writer because
-    a broker has tens of thousands of offsets and writes them all every 5 s (0.4 us each; the general writer takes 1
-    us)."""
+    """The text form of the tables: compact, or with one member per line. The tables are joined here because the
+    general writer takes 1 us per offset instead of 0.4 us, and a broker writes tens of thousands of offsets every 5
+    s."""
 
     def __init__(self, *, pretty: bool) -> None:
         self._pretty = pretty
@@ -399,11 +402,12 @@ def _quote(text: str) -> str:
 
 
 def _place_bytes(key: str) -> int:
-    """Size of a topic and group in the file: once with their offsets, once in the table of topics by group."""
+    """Returns the size of a topic and group in the file, which contains them twice: with their offsets, and in the
+    table of topics by group."""
     return 2 * (_PLACE_BYTES + len(key))
 
 
 def _split(key: str) -> tuple[str, str]:
-    """Returns the topic and group of a key; the group is empty unless the key has exactly these two parts."""
+    """Returns the topic and the group of a key. The group is empty unless the key has exactly these two parts."""
     topic, _, group = key.partition(_SEPARATOR)
     return (topic, group) if _SEPARATOR not in group else (key, "")

@@ -1,6 +1,7 @@
 """Locks that let one client of a group consume a queue in order (Apache: RebalanceLockManager).
 
-In memory only: after a restart clients lock again, and their 20 s renewal interval is well below the expiry.
+Locks are kept only in memory. After a restart, clients lock their queues again. They renew locks every 20 s, long
+before they expire.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class _Lock(msgspec.Struct, gc=False):
 
 
 class QueueLocks:
-    """Locks by group and queue."""
+    """The locks by group and queue."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
@@ -35,9 +36,9 @@ class QueueLocks:
         )
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Lock or renew every queue that is available; returns the queues the client now holds, in the requested
-        order. Raises ``InvalidParameter`` when there are too many locks; those already acquired expire or are
-        renewed."""
+        """Lock every available queue, or renew its lock. Returns the queues that the client now holds, in the
+        requested order. Raises ``InvalidParameter`` if there are too many locks; those acquired before the error
+        remain until they expire or are renewed."""
         now_ms = self._clock.now_ms()
         horizon_ms = now_ms - self._config.lock_expiry_ms
         held = self._groups.get(group, {})
@@ -58,7 +59,7 @@ class QueueLocks:
         return list(got)
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release queues; those another client holds stay locked."""
+        """Release the locks that the client holds. Queues that another client holds stay locked."""
         held = self._groups.get(group)
         if held is None:
             return
@@ -71,7 +72,7 @@ class QueueLocks:
             del self._groups[group]
 
     def any_held(self, group: str) -> bool:
-        """Whether the group holds an unexpired lock."""
+        """Whether the group holds a lock that has not expired."""
         held = self._groups.get(group)
         if not held:
             return False

@@ -1,4 +1,4 @@
-"""Whether groups pull or pop a topic (Apache: MessageRequestModeManager, file ``messageRequestMode.json``)."""
+"""Stores whether groups pull or pop a topic (Apache: MessageRequestModeManager, file ``messageRequestMode.json``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BYTES_MAX = 256 << 20
 
 
 class RequestModes:
-    """Modes by topic and group; saved immediately."""
+    """The request modes by topic and group. Every change is saved immediately."""
 
     def __init__(self, config: BrokerConfig, file: SafeFile) -> None:
         self._config = config
@@ -29,7 +29,8 @@ class RequestModes:
             self._modes = saved
 
     def find(self, topic: str, group: str) -> bodies.MessageRequestMode:
-        """Returns the mode of a topic and group, else the broker's default; retry topics are pulled."""
+        """Returns the mode set for a topic and group, or else the default: pull for retry topics, the broker's
+        default for others."""
         found = self._modes.get(topic, {}).get(group)
         if found is not None:
             return found
@@ -42,12 +43,13 @@ class RequestModes:
         )
 
     def is_pulled(self, topic: str, group: str) -> bool:
-        """Whether the group is explicitly configured to pull the topic, not just by default."""
+        """Whether the group is explicitly configured to pull the topic. A default mode does not count."""
         found = self._modes.get(topic, {}).get(group)
         return found is not None and found.mode == PULL_MODE
 
     def put(self, mode: bodies.MessageRequestMode) -> None:
-        """Set the mode of a topic and group. Raises ``OSError``; the mode takes effect anyway."""
+        """Set the mode of a topic and group. Raises ``OSError`` if it cannot be saved; the mode takes effect
+        anyway."""
         assert mode.topic is not None
         assert mode.consumer_group is not None
         self._modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
@@ -66,7 +68,7 @@ class RequestModes:
             self._save()
 
     def take(self, content: bytes) -> None:
-        """Replace a slave's table with its master's. Raises ``BodyError``, ``OSError``."""
+        """Replace a slave's table with its master's. Raises ``BodyError`` and ``OSError``."""
         modes = _parse(content)
         if modes != self._modes:
             self._modes = modes

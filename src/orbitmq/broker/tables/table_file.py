@@ -1,12 +1,12 @@
-"""``topics.json`` and ``subscriptionGroup.json``: a table of named configs with a data version.
+"""Reads and writes ``topics.json`` and ``subscriptionGroup.json``, tables of named configs with a data version.
 
 A broker may hold tens of thousands of configs and rewrites the file at every change. The text of each config is
-therefore cached while the config is the same object, so a rewrite is mostly a join. Config members that this project
-does not know are kept separately and written back.
+therefore cached until the config is replaced, so a rewrite mostly joins cached texts. Config members that this
+project does not know are kept separately and written back.
 
 Saving takes six disk syncs, so a thread does it, once per set of changes (``TableSaves``). An operator's changes are
-saved before the response; changes that clients cause in passing (a heartbeat may name hundreds of new groups) are not
-waited for.
+saved before the response is sent. Requests do not wait for changes that clients cause in passing, because a heartbeat
+may name hundreds of new groups.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _VERSION_MEMBER: Final = "dataVersion"
 
 
 def differences(before: C, after: C) -> str:
-    """Returns the members whose values differ, as `` name=value`` each, for a log line."""
+    """Returns the new values of the members that differ, as `` name=value`` each, for a log line."""
     values = ((name, getattr(before, name), getattr(after, name)) for name in after.__struct_fields__)
     return "".join(f" {name}={new}" for name, old, new in values if new != old)
 
 
 class LoadedTable(msgspec.Struct, Generic[C]):
-    """The content of a file."""
+    """The parsed content of a table file."""
 
     data_version: DataVersion
     entries: dict[str, C]
@@ -50,7 +50,7 @@ class LoadedTable(msgspec.Struct, Generic[C]):
 
 
 class TableFile(Generic[C]):
-    """Reads and writes one such file."""
+    """Reads and writes one table file."""
 
     def __init__(self, file: SafeFile, member: str, config_type: type[C]) -> None:
         self._file = file
@@ -60,7 +60,7 @@ class TableFile(Generic[C]):
         self._texts: dict[str, tuple[C, str]] = {}
 
     def load(self) -> LoadedTable[C] | None:
-        """Returns the content, or None when the file does not exist. Raises ``CorruptionError``."""
+        """Returns the content, or None if the file does not exist. Raises ``CorruptionError``."""
         loaded = self._file.load(self._parse)
         if loaded is not None:
             self._texts.clear()
@@ -69,7 +69,7 @@ class TableFile(Generic[C]):
     def content(
         self, data_version: DataVersion, entries: Mapping[str, C], others: Mapping[str, Any] | None = None
     ) -> bytes:
-        """Returns the bytes to write."""
+        """Returns the bytes to write to the file."""
         members = {
             _VERSION_MEMBER: _indented(data_version, 1),
             self._member: self._table_text(entries),
@@ -126,7 +126,7 @@ class TableFile(Generic[C]):
 
 
 class TableSaves:
-    """Decides when a table is written. Never writes older content over newer."""
+    """Decides when a table is saved. Older content never overwrites newer content."""
 
     def __init__(
         self,
@@ -135,8 +135,8 @@ class TableSaves:
         write: Callable[[bytes], None],
         tasks: TaskOwner | None = None,
     ) -> None:
-        """``write`` raises ``OSError``; only one thread calls it at a time. ``tasks`` runs background saves; without
-        it every save is synchronous."""
+        """``write`` raises ``OSError``. Only one thread calls it at a time. ``tasks`` runs background saves; without
+        it, every save is synchronous."""
         self._name = name
         self._content = content
         self._write = write
@@ -165,11 +165,11 @@ class TableSaves:
 
     @property
     def is_running(self) -> bool:
-        """Whether a save in the background has begun and not ended."""
+        """Whether a background save has started and not ended yet."""
         return self._running is not None
 
     async def saved(self) -> None:
-        """Wait until all changes so far are saved, or saving has failed."""
+        """Wait until all changes so far are saved or a save has failed."""
         if self._running is not None:
             await asyncio.wait({self._running})
 

@@ -1,9 +1,9 @@
 """The topics of this broker (Apache: TopicConfigManager, file ``topics.json``).
 
 Invariants
-1. Configs are replaced, never changed in place, so a reference stays consistent, and ``is`` tests whether it is
+1. Configs are replaced, never changed in place. A reference thus stays consistent, and ``is`` tests whether it is
    still the current config.
-2. Every change bumps the data version, is saved, and is reported as ``topic_changed``, in this order. A failed save
+2. Every change increments the data version, is saved, and emits ``topic_changed``, in this order. A failed save
    does not undo the change: it is logged, and the next ``persist`` retries.
 3. Built-in topics are created at start if the file lacks them; the file overrides their defaults.
 """
@@ -45,7 +45,7 @@ _BENCHMARK_QUEUES: Final = 1024
 
 
 class TopicTable:
-    """Topic configs by name."""
+    """The topic configs by name."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class TopicTable:
         events: BrokerEvents,
         tasks: TaskOwner | None = None,
     ) -> None:
-        """A deleted topic is no ``topic_changed``: its deletion is published with the next registration. ``tasks``
-        runs background saves; without it every save is synchronous."""
+        """Deleting a topic does not emit ``topic_changed``; the deletion is published with the next registration.
+        ``tasks`` runs background saves; without it, every save is synchronous."""
         self._config = config
         self._clock = clock
         self._events = events
@@ -83,7 +83,7 @@ class TopicTable:
         return self.configs.get(topic)
 
     def is_system(self, topic: str) -> bool:
-        """Whether the topic belongs to the system, including topics named after this broker."""
+        """Whether a topic is a system topic. Topics named after this broker are system topics, too."""
         return topic in self.system_topics or names.is_system_topic(topic)
 
     def is_ordered(self, topic: str) -> bool:
@@ -102,10 +102,11 @@ class TopicTable:
     def create_in_send(
         self, topic: str, default_topic: str, client_queue_count: int, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Returns the topic, created from ``default_topic`` if that one may be inherited from; None when it may not.
+        """Returns the topic. If it is missing, it is created from ``default_topic``; None is returned if that is not
+        allowed.
 
-        The topic is saved immediately because the first message is acknowledged with the next responses. Raises
-        ``InvalidParameter`` when there are too many topics.
+        The topic is saved before returning, because its first message is acknowledged soon. Raises
+        ``InvalidParameter`` if there are too many topics.
         """
         known = self.configs.get(topic)
         if known is not None:
@@ -139,10 +140,11 @@ class TopicTable:
         order: bool | None = None,
         aside: bool = False,
     ) -> TopicConfig:
-        """Returns a retry or dead letter topic, created if it is missing. ``order`` also corrects an existing one.
+        """Returns a retry or dead letter topic, which is created if it is missing. ``order`` also corrects an
+        existing topic.
 
-        ``aside`` saves it in the background, for a topic that holds no message yet. Raises ``InvalidParameter`` when
-        there are too many topics.
+        With ``aside`` it is saved in the background, which is enough if no message is stored in it yet. Raises
+        ``InvalidParameter`` if there are too many topics.
         """
         known = self.configs.get(topic)
         if known is None:
@@ -164,8 +166,8 @@ class TopicTable:
         return known
 
     def create_own(self, topic: str, queue_count: int, perm: int) -> TopicConfig:
-        """Returns a topic that the broker itself stores messages in. If it is missing, it is created even above the
-        limit because the message has already been accepted. Pops that may need one are refused earlier
+        """Returns a topic in which the broker itself stores messages. If it is missing, it is created even above the
+        limit, because the message has already been accepted. Pops that may need such a topic are refused earlier
         (``check_room_for``)."""
         known = self.configs.get(topic)
         if known is None:
@@ -176,7 +178,7 @@ class TopicTable:
         return known
 
     def check_room_for(self, topic: str) -> None:
-        """Raise ``InvalidParameter`` when the topic is missing and there is no room to create it."""
+        """Raise ``InvalidParameter`` if the topic is missing and there is no room to create it."""
         if topic not in self.configs:
             self.bound.check(f"topic {topic} could not be created")
 
@@ -191,7 +193,7 @@ class TopicTable:
 
         The change is on disk after ``saves.saved()``.
 
-        Raises ``InvalidParameter`` for attributes that are not allowed, and when there are too many topics.
+        Raises ``InvalidParameter`` if an attribute is not allowed or there are too many topics.
         """
         new = {wanted.topic_name for wanted, _ in requests if wanted.topic_name not in self.configs}
         if new:
@@ -206,7 +208,7 @@ class TopicTable:
         self._put_all(altered, aside=True)
 
     def delete(self, topic: str) -> bool:
-        """Remove a topic's config; returns False when there is none. On disk after ``saves.saved()``."""
+        """Remove a topic's config. Returns False if there is none. The change is on disk after ``saves.saved()``."""
         if self.configs.pop(topic, None) is None:
             return False
         self._file.forget(topic)
@@ -216,12 +218,13 @@ class TopicTable:
         return True
 
     def touch(self) -> None:
-        """Bump the version of an unchanged table, since name servers process a table only if its version is new."""
+        """Increment the version of an unchanged table, because name servers process a table only if its version is
+        new."""
         self._bump()
         self.saves.now()
 
     def mark_ordered(self, topics: Iterable[str]) -> None:
-        """Set the order flag of topics a name server lists as ordered; unknown ones are ignored."""
+        """Set the order flag of topics that a name server lists as ordered. Unknown topics are ignored."""
         unordered = [
             config for topic in topics if (config := self.configs.get(topic)) is not None and not config.order
         ]
@@ -234,7 +237,7 @@ class TopicTable:
         self.saves.now()
 
     def replace_all(self, configs: Mapping[str, TopicConfig], data_version: DataVersion) -> None:
-        """Replace the table with a master's."""
+        """Replace this slave's table with its master's."""
         for topic in self.configs.keys() - configs.keys():
             self._file.forget(topic)
         self.configs.clear()
@@ -243,7 +246,8 @@ class TopicTable:
         self.saves.aside()
 
     def _elected(self, epoch: int) -> None:
-        """Publish the topics under the new epoch, which lets name servers distinguish the new master from the old."""
+        """Publish the topics under the new epoch, by which name servers distinguish the new master from the old
+        one."""
         self._state_version = epoch
         self.touch()
 
@@ -272,7 +276,7 @@ class TopicTable:
                 )
 
     def persist(self) -> None:
-        """Save if the last attempt failed. Raises ``OSError``."""
+        """Save the table if the last attempt failed. Raises ``OSError``."""
         self.saves.persist()
 
     def _put(self, config: TopicConfig, *, aside: bool = False) -> TopicConfig:
