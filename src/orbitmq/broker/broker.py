@@ -75,7 +75,7 @@ __all__ = ["Broker"]
 logger = logging.getLogger(__name__)
 
 _ACL_RELOAD_S: Final = 2.0
-"""Interval at which the access lists of 4.x are checked for changes; Apache's is 5 s."""
+"""Seconds between checks of the access lists of 4.x for changes. Apache checks every 5 s."""
 
 
 class Broker:
@@ -105,7 +105,7 @@ class Broker:
         self._failed: asyncio.Future[BaseException] | None = None
         self._started = False
         self.metrics: MetricsEndpoint | None = None
-        """The metrics endpoint, if enabled."""
+        """The metrics endpoint, or None if it is disabled."""
 
     # -- start -----------------------------------------------------------------------------------------
 

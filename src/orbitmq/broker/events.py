@@ -63,13 +63,14 @@ class BrokerEvents:
     options_changed: Event[frozenset[str]] = field(default_factory=Event)
     """Options with these keys have new values."""
     announcement_changed: Event[()] = field(default_factory=Event[()])
-    """What name servers should know about this broker, apart from topics, has changed."""
+    """The data registered with name servers has changed, apart from topics."""
     topic_changed: Event[TopicConfig] = field(default_factory=Event)
     """A topic was created or changed."""
     topic_deleted: Event[str] = field(default_factory=Event)
     group_deleted: Event[str] = field(default_factory=Event)
     subscribed: Event[str, Collection[SubscriptionData]] = field(default_factory=Event)
-    """A full heartbeat of a group named its subscriptions. Raises ``InvalidParameter`` when there are too many."""
+    """A group's heartbeat listed its subscriptions. Subscribers may raise ``InvalidParameter`` if there are too
+    many."""
     group_gone: Event[str] = field(default_factory=Event)
     """The last member of a group has left."""
     tables_changed: Event[()] = field(default_factory=Event[()])
@@ -81,6 +82,7 @@ class BrokerEvents:
     master_lost: Event[()] = field(default_factory=Event[()])
     """A connection to the master could not be made or has ended."""
     master_tables_changed: Event[()] = field(default_factory=Event[()])
-    """The master's topics or groups may have changed: on its notification and after connecting."""
+    """The master's topics or groups may have changed. Emitted when the master notifies this broker, and after
+    connecting."""
     tables_copied: Event[()] = field(default_factory=Event[()])
     """Topics and groups are copied from the master, and no later change is known."""

@@ -43,7 +43,8 @@ logger = logging.getLogger(__name__)
 _ROLE: Final = "brokerRole"
 _ID: Final = "brokerId"
 _ACCEPT_LOSS: Final = "acceptLoss"
-"""Accompanies a role and is not an option: with failover, elect this broker even if its log may lack messages."""
+"""A key sent with a role, which is not an option. With failover it elects this broker even if its log may lack
+messages."""
 HIDDEN: Final = "******"
 """Shown instead of a secret."""
 _ALWAYS_BLACK_LISTED: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})

@@ -28,7 +28,7 @@ from orbitmq.transport.held_memory import HELD_BYTES_MAX
 __all__ = ["LimitsConfig", "Quota", "Quotas", "parse_overrides"]
 
 _BUCKETS_MAX: Final = 10_000
-"""Limit of buckets in memory. The least recently used ones are evicted; a new bucket starts full."""
+"""The maximum number of buckets in memory. The least recently used ones are evicted. A new bucket starts full."""
 _RATE_MAX: Final = 10**12
 
 

@@ -51,7 +51,8 @@ logger = logging.getLogger(__name__)
 N = TypeVar("N", QueryDataVersionRequest, UnregisterBrokerRequest)
 
 SECOND_MASTER: Final = "orbitmqSecondMaster"
-"""Field of GET_BROKER_HA_STATUS: address of a starting master that checks for another master of its name."""
+"""A field of GET_BROKER_HA_STATUS, with the address of a starting master that checks for another master with its
+name."""
 _SECOND_S: Final = 10.0
 """Delay between the first and the second registration."""
 _RETRY_S: Final = 1.0
@@ -59,7 +60,8 @@ _SHORT_TIMEOUT_S: Final = 3.0
 _HEARTBEAT_S: Final = 1.0
 _ASK_S: Final = 1.0
 _CLIENT_WAIT_S: Final = 1.0
-"""How long a topic's first send, or a group's first heartbeat, waits for name servers. Clients wait longer."""
+"""How long a topic's first send, or a group's first heartbeat, waits for name servers. Clients wait longer than this
+for the answer."""
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -86,15 +88,15 @@ class _Link:
         self.due = 0.0
         """When to register everything, on the event loop's clock."""
         self.asked = False
-        """Register everything now, before it is due."""
+        """Whether to register everything now, before it is due."""
         self.forced = True
-        """Register even if the name server would report no change."""
+        """Whether to register even if the name server would report no change."""
         self.failures = 0
         """Consecutive failures."""
         self.connection: Connection | None = None
         self.wake = asyncio.Event()
         self.settled = asyncio.Event()
-        """Set while every change has been sent, or at least attempted."""
+        """Set while every change has been sent, or sending it has been attempted."""
         self.attempted = asyncio.Event()
         """Set once the first registration has succeeded or failed."""
 

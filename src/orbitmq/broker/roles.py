@@ -98,7 +98,7 @@ class RoleSwitch:
         self.follower = Follower(config, store, clock, self._agree, events, peers.replicas.protection)
         self.repair = RecordRepair(store, rpc, events.readable, self._peers, self._has_peers)
         self._acting = False
-        """Whether this broker currently performs a master's work; differs from the config's role during a change."""
+        """Whether this broker currently does a master's work. Differs from the role in the config during a change."""
         events.master_known.append(self.master_announced)
 
     async def start(self, bound: socket.socket, address: str, ha_address: str) -> None:

@@ -46,12 +46,12 @@ class AckGate:
         self._store = store
         self.replication = replication
         self.waiting_count = 0
-        """Bulk appends whose acknowledgement is outstanding."""
+        """The number of bulk appends whose acknowledgement is outstanding."""
         self.is_master = None if mastership is None else mastership.holds
-        """With failover: whether this broker is certainly still the master. Checked when a send is acknowledged
-        because the process may have been suspended since the lease was last checked."""
+        """With failover, returns whether this broker is certainly still the master. Called when a send is
+        acknowledged, because the process may have been suspended since the lease was last checked."""
         self.refusal = ""
-        """With failover: why sends are refused now; empty when they are accepted."""
+        """With failover, the reason why sends are refused now; empty if they are accepted."""
 
     def refuse(self, reason: str) -> None:
         """Refuse sends with this reason. An empty reason accepts them again."""

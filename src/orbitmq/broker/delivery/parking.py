@@ -59,7 +59,7 @@ TIMER_PROPERTIES: Final = (
     Property.TIMER_DELAY_MS.encode(),
     Property.TIMER_DELIVER_MS.encode(),
 )
-"""Each requests delivery at a chosen time; the first one found applies."""
+"""Properties that request delivery at a chosen time. If a message has several, the first of these applies."""
 _DELAY_S, _DELAY_MS, _DELIVER_MS = TIMER_PROPERTIES
 
 

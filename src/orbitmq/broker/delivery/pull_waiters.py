@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 _PURGE_TICKS: Final = 100
 _HEAP_SLACK: Final = 64
-"""Answered pulls that may stay in the heap, in addition to as many as are on hold."""
+"""The heap may contain as many answered pulls as there are pulls on hold, and this many more."""
 
 
 class WaitingPull(msgspec.Struct):
@@ -44,14 +44,14 @@ class WaitingPull(msgspec.Struct):
     deadline_s: float
     """Deadline for the response, on the monotonic clock."""
     looked_until: int
-    """Queue offset up to which no message matched."""
+    """The queue offset up to which no message matched the filter."""
     done: bool = False
     granted: int = 0
-    """Version of users and policies under which it was granted."""
+    """The version of users and policies under which the pull was granted."""
 
 
 Retry = Callable[[WaitingPull, bool], bool]
-"""Tries to answer a waiting pull; the flag says whether its time is over. Returns True when it was answered."""
+"""Tries to answer a waiting pull. The flag is True if the pull has timed out. Returns True if it was answered."""
 
 
 class PullWaiters:

@@ -35,7 +35,7 @@ from orbitmq.transport.router import PARKED, Answer, Call, Reply
 __all__ = ["PENDING_ACKS_MAX", "Stored", "WritePath", "as_safe", "is_safe"]
 
 PENDING_ACKS_MAX: Final = 10_000
-"""Limit of unacknowledged appends; beyond it puts are refused."""
+"""The maximum number of unacknowledged appends. If there are more, puts are refused."""
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
 T = TypeVar("T")
 

@@ -41,12 +41,12 @@ __all__ = ["SCHEDULE_GROUP", "Schedule"]
 logger = logging.getLogger(__name__)
 
 SCHEDULE_GROUP: Final = "SCHEDULE_CONSUMER"
-"""Deliveries are counted under this group."""
+"""The group under which deliveries are counted."""
 _PORTION: Final = 32
 _RETRY_MS: Final = 100
 _AFTER_ERROR_MS: Final = 10_000
 _SLEEP_MS_MAX: Final = 60_000
-"""Longest sleep, because the wall clock may be set."""
+"""The longest sleep. It is limited because the wall clock may be set."""
 
 
 class Schedule:
@@ -80,7 +80,7 @@ class Schedule:
         self._wake = asyncio.Event()
         self._look_at_ms = 0
         self._heads: set[int] = set()
-        """Queues whose next message is known and not yet due; messages that arrive later are due even later."""
+        """Queues whose next message is known and not due yet. Messages that arrive later are due even later."""
         self._tasks: TaskOwner | None = None
         events.readable.of_topic[SCHEDULE_TOPIC] = self._arrived
 

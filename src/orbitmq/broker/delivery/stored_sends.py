@@ -26,9 +26,10 @@ from orbitmq.store.types import NewMessage
 __all__ = ["WINDOW_MS", "FoundSend", "StoredSends"]
 
 WINDOW_MS: Final = 3_600_000
-"""Stored sends are found for this long. A longer window reads more index files for every idempotent send."""
+"""How long stored sends can be found. With a longer window, every idempotent send would read more index files."""
 _CANDIDATES_MAX: Final = 8
-"""Records with the hash of one key. The index keeps 31 bits, so a second one within an hour is rare."""
+"""The maximum number of records inspected for the hash of a key. The index keeps 31 bits, so two records within an
+hour rarely share a hash."""
 _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 
 
@@ -37,7 +38,7 @@ class FoundSend(NamedTuple):
 
     log_offsets: list[int]
     end: int
-    """Log offset after the last message."""
+    """The log offset of the end of the last message."""
     queue_offset: int
     """Queue offset of the first message."""
     queue_id: int

@@ -40,7 +40,8 @@ WHEEL_BYTES: Final = WHEEL_SECONDS * SLOT.size
 TAIL_MAGIC: Final = 0xCBD43194
 PLAIN: Final = 1
 ROLL: Final = 2
-"""Kind of a unit whose message waits longer than the window; it is stored again when its slot is reached."""
+"""The kind of a unit whose message waits longer than the window. The message is stored again when its slot is
+reached."""
 DELETE: Final = 4
 """Kind of a unit whose message cancels another one of the same second."""
 _KINDS: Final = 0xF
@@ -151,7 +152,7 @@ class TimerLog:
         self._directory = directory
         self._file_bytes = file_bytes
         self._handles: dict[int, int] = {}
-        """By start position of the file, in order."""
+        """The open files by their start positions, in ascending order."""
         self._unwritten = bytearray()
         self._block = (0, b"")
         self.end = 0

@@ -113,7 +113,8 @@ class Timers:
         self._queue_offset = 0
         """Queue offset of the next message to enter."""
         self._known_offset = 0
-        """When the wheel is rebuilt, the checkpoint says which messages before this queue offset were delivered."""
+        """When the wheel is rebuilt, the checkpoint determines which messages before this queue offset were
+        delivered."""
         self._second = 0
         """Every second before this one is over."""
         self._seconds: list[int] = []
@@ -124,7 +125,7 @@ class Timers:
         """Position of the next unit of the current second to load; -1 when all are in ``_near``."""
         self._near: list[_Near] = []
         self._deleted: set[tuple[bytes, bytes]] = set()
-        """Topic and key pairs that messages of the current second cancel."""
+        """The (topic, key) of messages that are cancelled by messages of the current second."""
         self._waiting = 0
 
     # -- start and stop --------------------------------------------------------------------------------

@@ -71,9 +71,10 @@ logger = logging.getLogger(__name__)
 V = TypeVar("V")
 _PORTION: Final = 32
 _ROUND_S_MAX: Final = 60.0
-"""A check round ends after this time; the next one continues from there."""
+"""The maximum duration of a check round. The next round continues where it ended."""
 _MARKS_MAX: Final = 200_000
-"""Limit of marks that could not be stored; beyond it ends are refused until the store accepts the marks."""
+"""The maximum number of marks that could not be stored. Beyond it, ends of transactions are refused until the store
+accepts the marks."""
 _RECENT_MAX: Final = 20_000
 _HOUR_MS: Final = 3_600_000
 _GROUP: Final = Property.PRODUCER_GROUP.encode()
@@ -109,20 +110,21 @@ class Transactions:
         self._ended: set[int] = set()
         """Ended half messages at or after the cursor."""
         self._passed_from = 0
-        """Position of the cursor when this broker began to move it."""
+        """The position of the cursor when this broker started to advance it."""
         self._recent: dict[int, None] = {}
-        """Recently ended half messages, anywhere in the queue, because a producer may end one twice: on its own and
-        in reply to a check."""
+        """Half messages anywhere in the queue that ended recently. They are kept because a producer may end a
+        transaction twice, on its own and in reply to a check."""
         self._given_up: dict[int, list[int]] = {}
-        """Recently abandoned half messages, in the form of ``_places``, because a late reply may still end them."""
+        """Half messages abandoned recently, in the form of ``_places``. They are kept because a late reply may still
+        end them."""
         self._marks: list[int] = []
         """Ended half messages whose marks are not stored yet."""
         self._marks_bytes = 0
         self._ops: deque[tuple[int, int]] = deque()
-        """Marks already read: the offset after the mark, and the last half message it ends."""
+        """The marks already read, each as the offset after the mark and the last half message that it ends."""
         self._places: dict[int, list[int]] = {}
-        """Open half messages that were appended again: maps every offset that producers know, and the newest one, to
-        the list of all these offsets, newest last."""
+        """The open half messages that were appended again. Maps every offset that producers know, and the newest
+        offset, to the list of all these offsets, newest last."""
 
     # -- start and stop --------------------------------------------------------------------------------
 
@@ -478,4 +480,4 @@ def _remember(known: dict[int, V], offset: int, value: V) -> None:
 
 
 _UNREADABLE: Final = Record("", 0, b"", b"", 0, b"", 0, 0, 0, 0, 0, 0, 0, b"", 0, 0, 0)
-"""Stands for an unreadable message, which is skipped."""
+"""Represents an unreadable message, which is skipped."""

@@ -78,7 +78,7 @@ class ClientHandlers:
     signer_of: Callable[[Frame], str] = lambda _frame: ""
     """Returns the name of the user who signed a request."""
     known_elsewhere: Sequence[Callable[[], Awaitable[None]]] = ()
-    """Each waits, up to a limit, until others know the topics created so far."""
+    """Each callback waits, up to a time limit, until others know the topics created so far."""
 
     def routes(self) -> list[Route]:
         return [

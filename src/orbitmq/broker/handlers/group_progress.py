@@ -31,7 +31,7 @@ _ANSWER_BYTES_MAX: Final = 15 << 20
 _TOPICS_MAX: Final = 2_000
 """Maximum number of topics in a request."""
 _QUEUES_AT_ONCE: Final = 1_000
-"""Queues examined before the loop serves other work: about 10 ms."""
+"""The number of queues examined before the event loop serves other work. They take about 10 ms."""
 
 
 class Lags:

@@ -73,14 +73,14 @@ _SUCCESS: Final = int(ResponseCode.SUCCESS)
 _POLLING_FULL: Final = int(ResponseCode.POLLING_FULL)
 _POLLING_TIMEOUT: Final = int(ResponseCode.POLLING_TIMEOUT)
 _RUN_MAX: Final = 64
-"""Maximum pops served together."""
+"""The maximum number of pops served together."""
 _ENOUGH_BYTES: Final = 512 * 1024
 """Size of the messages handed out together. After that a connection checks whether its peer still reads."""
 _COUNT_MAX: Final = 32
 _FACTOR: Final = "priority.factor"
 _LATE_MS: Final = 500
 _EARLY_MS: Final = 50
-"""How much earlier a wait ends, so that the answer arrives when the client expects it."""
+"""How many milliseconds earlier a wait ends, so that the answer arrives when the client expects it."""
 _POLL_MS_MAX: Final = 3_600_000
 _INVISIBLE_MS_MAX: Final = 30 * 24 * 3_600_000
 _FOUND: Final = "FOUND"
@@ -105,7 +105,7 @@ class _Popper(msgspec.Struct, frozen=True, gc=False):
 
 _PlainAnswer = tuple[bool, int, int, str | None, tuple[()]]
 _PopperKey = tuple[str, str, str | None, str | None, bool | None]
-"""Topic, group, filter expression and its kind, whether ordered."""
+"""Topic, group, filter expression, kind of expression, and whether the pop is ordered."""
 
 
 class SqlFilters(Protocol):

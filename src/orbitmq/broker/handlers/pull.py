@@ -52,7 +52,7 @@ _SUSPEND: Final = int(PullFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
 _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _SUSPEND_MS_MAX: Final = 3_600_000
-"""Longest wait a client can request; more would only hold a dead request longer."""
+"""The longest wait that a client can request. A longer one would only hold a dead request longer."""
 MASTER_ID: Final = 0
 
 # Precomputed numbers and members, because an enum lookup costs a quarter of a microsecond.

@@ -29,7 +29,7 @@ __all__ = ["PullRuns"]
 logger = logging.getLogger(__name__)
 
 PULLS_MAX: Final = 64
-"""Maximum pulls looked up before their records are read."""
+"""The maximum number of pulls looked up before their records are read."""
 ENOUGH_BYTES: Final = 512 * 1024
 """Size of the answers from one call. Between two calls a connection checks whether its peer still reads."""
 

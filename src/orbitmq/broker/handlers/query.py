@@ -27,10 +27,10 @@ from orbitmq.wire.headers import (
 __all__ = ["QueryHandlers"]
 
 _ANSWER_BYTES_MAX: Final = 12 << 20
-"""Maximum size of the records in one answer; the first is returned whatever its size. A frame is limited to 16 MiB,
-and clients close the connection on a longer one, which Apache does not prevent."""
+"""The maximum size of the records in one answer. The first record is returned regardless of its size. Clients close
+the connection if a frame is larger than 16 MiB, which Apache does not prevent."""
 _UNITS_MAX: Final = 32_768
-"""Maximum queue units in one answer, about 4 MiB of JSON. The tool requests ten."""
+"""The maximum number of queue units in one answer, about 4 MiB of JSON. The tool requests ten."""
 _TAG_INDEX: Final = "T"
 
 

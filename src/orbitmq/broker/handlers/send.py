@@ -71,7 +71,8 @@ SEND_CODES: Final = frozenset(
 )
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _PENDING_MAX: Final = 64
-"""This many sends are appended without waiting for the end of the turn; a larger batch gains little."""
+"""The number of pending sends that are appended without waiting for the end of the turn. A larger batch gains
+little."""
 _PENDING_BYTES_MAX: Final = 256 * 1024
 _ONEWAY: Final = 2
 _SUCCESS: Final = int(ResponseCode.SUCCESS)
@@ -142,7 +143,7 @@ class SendHandlers:
         self._stored_sends = StoredSends(self.store, self.clock)
         self._turn_planned = False
         self._is_turn_end = False
-        """Whether the append runs outside a socket read, which is timed as a whole."""
+        """Whether the append runs outside a socket read. A socket read is timed as a whole."""
         self._prepare()
         self.events.options_changed.append(lambda _keys: self._prepare())
 

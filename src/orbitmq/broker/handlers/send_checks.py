@@ -40,7 +40,7 @@ FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for furthe
 NOT_A_MASTER: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 _MULTI_TAG: Final = TopicFilterType.MULTI_TAG
 _QUOTA: Final = "quota"
-"""The keys of all options about quotas begin with this."""
+"""The prefix of the keys of all options about quotas."""
 _STALL_MS: Final = 1_000
 """An append this slow means that the disk cannot keep up (Apache: osPageCacheBusyTimeOutMills)."""
 
@@ -82,11 +82,11 @@ class SendChecks:
         self._gate = gate
         self._clock = clock
         self._stalled = ""
-        """Why sends that waited for a stalled append are refused; empty when none are."""
+        """The reason why sends that waited for a stalled append are refused; empty if no sends are refused."""
         self._stalled_by: Collection[object] = ()
         self._quotas = Quotas(limits, clock.monotonic)
         self.quotas: Quotas | None = None
-        """Set while there are any quotas."""
+        """None if there are no quotas."""
         self._options_changed(frozenset({_QUOTA}))
         events.options_changed.append(self._options_changed)
 

@@ -25,7 +25,7 @@ from orbitmq.wire.javajson import ObjectMap
 __all__ = ["TopicInspection"]
 
 _NEVER: Final = 2**63 - 1
-"""Offset that means "correct nothing"."""
+"""The offset that tells the client to correct nothing."""
 
 
 class TopicInspection:

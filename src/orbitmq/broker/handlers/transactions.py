@@ -35,7 +35,7 @@ _ROLLBACK: Final = int(SysFlag.TRANSACTION_ROLLBACK)
 _GROUP: Final = Property.PRODUCER_GROUP.encode()
 _SLAVE: Final = "transactions are ended on the master, this broker is a slave"
 _PENDING_MAX: Final = 64
-"""This many commits are appended without waiting for the end of the turn."""
+"""The number of pending commits that are appended without waiting for the end of the turn."""
 
 
 def _after_turn(work: Callable[[], None]) -> None:

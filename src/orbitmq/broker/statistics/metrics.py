@@ -57,7 +57,7 @@ SIZES_S: Final = 1.0
 """Interval at which the sizes of new messages are read."""
 _UNITS_AT_ONCE: Final = 8_192
 _QUEUES_AT_ONCE: Final = 200
-"""Queues inspected before other tasks may run: about 2 ms."""
+"""The number of queues inspected before other tasks may run. They take about 2 ms."""
 _HALF_MESSAGES_MAX: Final = 1_000
 _MODES: Final = {ConsumeType.ACTIVELY: "pull", ConsumeType.PASSIVELY: "push", ConsumeType.POP: "pop"}
 _MESSAGE_TYPES: Final = frozenset({"normal", "fifo", "delay", "transaction"})
@@ -296,7 +296,7 @@ class MessageSizes:
         self._store = store
         self._stats = stats
         self._seen: dict[tuple[str, int], tuple[int, int]] = {}
-        """Queue -> number of messages counted for it, and offset of the next one."""
+        """Maps each queue to the number of its messages counted, and the offset of the next one."""
         self._start = {
             (topic, queue_id): store.max_offset(topic, queue_id)
             for topic in store.topics()

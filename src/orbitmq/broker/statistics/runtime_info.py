@@ -40,11 +40,12 @@ class RuntimeSources:
     """Callbacks into other parts of the broker; each default stands in for a missing part."""
 
     schedule: Callable[[], Mapping[int, tuple[int, int]]] = dict
-    """Returns delay level -> next queue offset to deliver, and the end of its queue."""
+    """Returns, for each delay level, the next queue offset to deliver and the end of the queue."""
     timer: Callable[[], Mapping[str, str]] = lambda: _NO_TIMER
     """Returns the five ``timer...`` keys."""
     active: Callable[[], bool] | None = None
-    """Whether this broker serves delayed messages and transactions; without it, every role but slave does."""
+    """Returns whether this broker serves delayed messages and transactions. Without this callback, every role except
+    slave does."""
 
 
 class RuntimeInfo:

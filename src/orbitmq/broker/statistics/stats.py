@@ -140,7 +140,7 @@ class PutTimes:
         "5~10s",
         "10s~",
     )
-    """As Apache prints them."""
+    """The labels as Apache prints them."""
     _LIMITS_MS: Final = (10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 
     def __init__(self) -> None:

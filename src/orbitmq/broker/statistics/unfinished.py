@@ -45,11 +45,11 @@ class QueueLag(msgspec.Struct, frozen=True):
     """The unfinished messages of a group in one queue."""
 
     start: int
-    """Where the count starts."""
+    """The queue offset at which the count starts."""
     end: int
     count: int
     oldest_ms: int
-    """When the oldest of them was stored; 0 if the queue has none."""
+    """When the oldest unfinished message was stored, in epoch milliseconds; 0 if there is none."""
 
 
 class UnfinishedCounter:

@@ -38,7 +38,7 @@ class BrokerTables:
     locks: QueueLocks
     filter_servers: FilterServers
     lease_clock: SteadyClock
-    """Setting the machine's clock must not end leases."""
+    """The clock of all leases, which setting the machine's clock must not end."""
 
     @classmethod
     def load(

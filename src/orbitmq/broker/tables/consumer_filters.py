@@ -41,10 +41,10 @@ __all__ = ["BloomData", "ConsumerFilters", "FilterData", "compile_subscription"]
 logger = logging.getLogger(__name__)
 
 _LOADED_DEAD_MS: Final = 30_000
-"""Filters loaded at start count as dead for this long already because their groups are assumed to be offline."""
+"""How long filters loaded at start are counted as dead already, because their groups are assumed to be offline."""
 _NEW_CHARS_MAX: Final = 8192
-"""Most characters of new expressions accepted from one heartbeat, besides the first, because parsing more would delay
-all other requests. Later heartbeats register the rest."""
+"""The maximum number of characters of new expressions accepted from one heartbeat, in addition to the first
+expression, because parsing more would delay all other requests. Later heartbeats register the rest."""
 _NULL: Final = Constant(None, Kind.NULL)
 _RETRY_TOPIC: Final = PropertyNode(str(Property.RETRY_TOPIC))
 
@@ -126,7 +126,8 @@ class ConsumerFilters:
         self._count = 0
         self.bound = Bound("filters", "maxFilters", lambda: self._count, lambda: config.filters_max)
         self._retry_filters: dict[str, Filter] = {}
-        """By group; built on demand and dropped when any of the group's expressions changes."""
+        """Retry filters by group. They are built on demand, and dropped when any of the group's expressions
+        changes."""
         self._dirty = False
         self.bloom = BloomFilter.sized(config.filter_error_percent, config.filter_consumers_expected)
 

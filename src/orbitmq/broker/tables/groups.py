@@ -55,14 +55,15 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "lite.sub.client.max.event.cnt": Attribute(low=10, refused=NO_LITE_TOPICS),
     "lite.sub.wildcard": Attribute(refused=NO_LITE_TOPICS),
 }
-"""The attributes of 5.5.0. Pops of PRIORITY topics use the first."""
+"""The group attributes of Apache 5.5.0. Pops of PRIORITY topics use the first one."""
 _CONFIG_BYTES_MAX: Final = 1536
-"""Size limit of a config as compact JSON, which keeps it below 2 KiB in the file. About 400 without attributes."""
+"""The size limit of a config as compact JSON, which keeps it below 2 KiB in the file. Without attributes, a config
+has about 400 bytes."""
 _READ_BIT: Final = 1 << 2
 _FORBIDDEN_MEMBER: Final = "forbiddenTable"
 
 ForbiddenTable = dict[str, dict[str, int]]
-"""Group -> topic -> bits of the forbidden operations."""
+"""Maps group and topic to the bits of the forbidden operations."""
 
 
 class GroupTable:

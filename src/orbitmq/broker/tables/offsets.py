@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 _SEPARATOR: Final = "@"
 _OFFSET_BYTES: Final = 36
-"""Most bytes of one queue in the file: indentation, two numbers, colon and comma."""
+"""The maximum size of a queue in the file, in bytes: indentation, two numbers, colon and comma."""
 _PLACE_BYTES: Final = 32
-"""Most bytes of one topic and group in the file, in both tables, in addition to their names."""
+"""The maximum size of a topic and group in each table of the file, in bytes, in addition to their names."""
 OffsetTable = dict[str, dict[int, int]]
 
 
@@ -56,7 +56,7 @@ class ConsumerOffsets:
         self._first_pulls: OffsetTable = {}
         """``topic@group`` -> queue id -> start of the first pull of a queue without a committed offset."""
         self._file_bytes = 0
-        """Upper bound of the file size, updated with every new queue."""
+        """An upper bound of the file size, in bytes. It is updated with every new queue."""
         self.bound = Bound(
             "bytes of consumer offsets",
             "maxConsumerOffsetBytes",

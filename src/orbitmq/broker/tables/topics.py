@@ -69,10 +69,10 @@ class TopicTable:
         self.configs: dict[str, TopicConfig] = {topic.topic_name: topic for topic in _built_in_topics(config)}
         self.bound = Bound("topics", "maxTopics", lambda: len(self.configs), lambda: config.topics_max)
         self.system_topics: frozenset[str] = names.SYSTEM_TOPICS | self.configs.keys()
-        """Topics no request may change; those with the system prefix are not listed."""
+        """The topics that no request may change. Topics with the system prefix are not listed."""
         self.data_version = DataVersion(timestamp_ms=clock.now_ms())
         self._state_version = 0
-        """With failover, the epoch in which this broker is master; name servers then ignore the previous master's
+        """With failover, the epoch in which this broker is master. It makes name servers ignore the previous master's
         table."""
         self.mapping_version = self.data_version
         """Version of the table of static topics, which is always empty here."""
