@@ -110,7 +110,8 @@ class Broker:
     # -- start -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Bind the ports, recover the store, and serve. Raises ``OSError``, ``ConfigError``, ``CorruptionError``."""
+        """Bind the ports, recover the store, and serve. Raises ``OSError``, ``ConfigError`` and
+        ``CorruptionError``."""
         ports = BrokerPorts.take(self.config)
         self.config = self.config.with_ports(ports.listen_port, ports.ha_port)
         try:

@@ -40,7 +40,7 @@ _WRITE: Final = int(Perm.WRITE)
 
 
 class BrokerRole(enum.Enum):
-    """A broker's role in replication; values are Apache's ``brokerRole``."""
+    """A broker's role in replication. The values are those of Apache's ``brokerRole``."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -696,7 +696,7 @@ def split_addresses(text: str) -> list[str]:
 
 
 def change_option(config: Any, key: str, text: str) -> Any:
-    """Set the option with Apache's ``key`` on a live config object; returns the new value.
+    """Set the option with Apache's ``key`` on a live config object. Returns the new value.
 
     Raises ``KeyError`` for a key that ``config`` does not declare, and ``ConfigError`` for an invalid value or an
     option that needs a restart. Works for every config dataclass, so the store's options change the same way.

@@ -1,4 +1,4 @@
-"""Apache options that the broker shows to tools but does not act on; a part of ``BrokerConfig``."""
+"""Declares Apache options that the broker shows to tools but does not act on. They are a part of ``BrokerConfig``."""
 
 from __future__ import annotations
 

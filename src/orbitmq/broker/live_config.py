@@ -64,9 +64,9 @@ class LiveConfig:
         events: BrokerEvents,
         change_role: Callable[[BrokerRole, int, bool], Awaitable[None]] | None = None,
     ) -> None:
-        """``others`` are further config objects, such as the store's. ``effective`` maps the options left to the
-        broker to their actual values. ``change_role`` changes the broker's role in its group (role, number, whether
-        loss is accepted); without it the role cannot change."""
+        """``others`` are further config objects, such as the store's. ``effective`` maps the options whose value the
+        broker chooses to their actual values. ``change_role`` changes the broker's role in its group (role, number,
+        whether loss is accepted); without it the role cannot change."""
         self._config = config
         self._objects: tuple[Any, ...] = (config, *others)
         self._clock = clock

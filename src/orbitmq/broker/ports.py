@@ -1,4 +1,5 @@
-"""The broker's ports, bound before its store is opened so that an address in use is reported immediately."""
+"""Binds the broker's ports. This happens before the store is opened, so that an address in use is reported
+immediately."""
 
 from __future__ import annotations
 

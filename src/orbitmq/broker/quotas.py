@@ -41,7 +41,7 @@ class Quota(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """Limits that Apache does not have."""
+    """The options for limits that Apache does not have."""
 
     client_messages: int = option(
         0,

@@ -114,7 +114,7 @@ class Registration:
         sign: Signer | None = None,
         filter_servers: Callable[[], list[str]] = list,
     ) -> None:
-        """``filter_servers`` returns addresses that routes list in addition to this broker's."""
+        """``filter_servers`` returns the addresses that routes list in addition to this broker's own."""
         self._config = config
         self._topics = topics
         self._rpc = RpcClient(tls=tls, sign=sign, on_close=self._connection_closed)
@@ -233,7 +233,7 @@ class Registration:
         await self.settled(wait_s=_CLIENT_WAIT_S)
 
     def when_settled(self, work: Callable[[], None]) -> None:
-        """Call ``work`` once the name servers know all changes so far, or after a short wait in any case."""
+        """Call ``work`` once the name servers know all changes so far, or after a short wait if they do not."""
 
         async def later() -> None:
             await self.settled_soon()
@@ -431,7 +431,8 @@ class Registration:
     # -- bodies ----------------------------------------------------------------------------------------
 
     def _table_bodies(self) -> list[bytes]:
-        """Returns the whole table, encoded once for all links and cached until it changes."""
+        """Returns the request bodies with the whole table. They are encoded once for all links, and cached until the
+        table changes."""
         config = self._config
         split_count = config.split_registration_count if config.split_registration else 0
         filter_servers = tuple(self._filter_servers())

@@ -1,4 +1,4 @@
-"""All request handlers of a broker, each with the collaborators it needs, and their routes."""
+"""Builds all request handlers of a broker with the collaborators they need, and their routes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class HasRoutes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedParts:
-    """The parts of the broker that requests act on, apart from its context."""
+    """The parts of the broker on which requests act, apart from those in its context."""
 
     deliveries: Deliveries
     roles: RoleSwitch

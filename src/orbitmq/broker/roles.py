@@ -10,7 +10,7 @@ no slave can follow:
 - to slave: refuse sends, stop deliveries, disconnect our own slaves, follow, copy tables, register.
 - to master: stop copying, stop following (an incomplete record is dropped), accept sends, deliver, register.
 
-With failover only ``failover.coordinator`` changes the role; it also chooses the master to follow.
+With failover, only ``failover.coordinator`` changes the role. It also chooses the master to follow.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GroupLog(Protocol):
     """Aligns our log with the failover group's log before we follow a master. Used only with failover."""
 
     def align(self) -> None:
-        """Truncate the part of our log that is known not to be the master's. Raises ``OrbitError``."""
+        """Truncate the part of our log that is known to differ from the master's. Raises ``OrbitError``."""
 
     async def aligned(self) -> Membership:
         """Returns how we follow the master. Called when our log is a prefix of the master's. Raises

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MoreOptions:
-    """A broker's settings in addition to its own options and its store's."""
+    """The settings of a broker for access control, TLS and limits, and the Apache options that are only kept."""
 
     auth: AuthConfig = field(default_factory=AuthConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
@@ -261,7 +261,7 @@ class Security:
 
 
 def migrate(files: AclFiles, table: AuthTable) -> None:
-    """Convert accounts of 4.x that are not users yet into users, and their permissions into policies."""
+    """Convert the accounts of 4.x that are not users yet into users, and their permissions into policies."""
     kinds = {
         0: ((Action.ALL,), Decision.DENY),
         1: ((Action.PUB,), Decision.ALLOW),
@@ -293,7 +293,7 @@ def _entries(
 
 
 def acl_home(config: AuthConfig, store_root: str) -> str:
-    """Returns the directory that contains ``conf/plain_acl.yml``."""
+    """Returns the directory whose file ``conf/plain_acl.yml`` contains the access lists of 4.x."""
     return config.home or environment("ROCKETMQ_HOME") or store_root
 
 

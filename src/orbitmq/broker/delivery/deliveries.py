@@ -1,4 +1,5 @@
-"""Everything that a master delivers later: delay levels, timers, transaction checks, POP redeliveries."""
+"""Starts and stops everything that a master delivers later: delay levels, timers, transactions and POP
+redeliveries."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Decides when a stored message may be acknowledged, from the flush mode and the replication mode.
+"""Decides when a stored message may be acknowledged, according to the flush mode and the replication mode.
 
 ``AckGate.wait`` is called once per bulk append, with the end of the appended records. It calls back with the response
 code of the send: SUCCESS, FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE. Corresponds to Apache's
-handleDiskFlush and handleHA; as there, the replication result overrides the flush result.
+handleDiskFlush and handleHA. As in Apache, the replication result overrides the flush result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Replication(Protocol):
 
     @property
     def required(self) -> bool:
-        """Whether acknowledgements wait for a slave at all."""
+        """Whether acknowledgements wait for a slave."""
 
     def when_replicated(self, log_end: int, callback: AckCallback) -> None:
         """Call back with SUCCESS, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE once replication up to ``log_end`` has

@@ -1,9 +1,9 @@
-"""Conversions of half messages: the log format of transactions (Apache: TransactionalMessageBridge).
+"""Converts half messages to and from the log format of transactions (Apache: TransactionalMessageBridge).
 
-A half message is stored in RMQ_SYS_TRANS_HALF_TOPIC, queue 0, with its real topic and queue in its properties. Its
-end is marked by a message in RMQ_SYS_TRANS_OP_HALF_TOPIC with tag ``d``, whose body lists half queue offsets, each
-followed by a comma. Names, bodies and properties are Apache 5.5.0's, so either broker can finish the other's
-transactions.
+A half message is stored in RMQ_SYS_TRANS_HALF_TOPIC, queue 0, with its real topic and queue in its properties. The
+end of its transaction is marked by a message with tag ``d`` in RMQ_SYS_TRANS_OP_HALF_TOPIC. The body of that message
+lists half queue offsets, each followed by a comma. Names, bodies and properties are Apache 5.5.0's, so either broker
+can finish the other's transactions.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ class Parking:
         return self.of_broker(message)
 
     def of_broker(self, message: NewMessage) -> NewMessage:
-        """Returns the parked message, or the message itself if it need not wait. Raises ``BrokerError`` for a
-        malformed delay."""
+        """Returns the broker's own message in the form to store: parked if it has a delay or a delivery time,
+        otherwise unchanged. Raises ``BrokerError`` if the delay or the time is invalid."""
         if message.sys_flag & TRANSACTION_MASK not in (0, _COMMIT):
             return message
         level = delay_level(message.properties)
@@ -164,7 +164,8 @@ def out_ms(due_ms: int) -> int:
 
 
 def _opens_transaction(message: NewMessage) -> bool:
-    """Whether a send opens a transaction. Clients before 4.6.1 left the property on messages they sent back."""
+    """Whether a send opens a transaction. A message that a consumer sends back does not, although clients before
+    4.6.1 left the property on it."""
     text = find_property(message.properties, _PREPARED)
     if text is None or text.lower() != b"true":
         return False

@@ -74,7 +74,7 @@ class PullWaiters:
         self.count = 0
 
     def park(self, waiting: WaitingPull) -> bool:
-        """Hold a pull; returns False when too many are already on hold."""
+        """Hold a pull. Returns False if too many are already on hold."""
         if self.count >= self._limit:
             return False
         key = (waiting.request.topic, waiting.request.queue_id)

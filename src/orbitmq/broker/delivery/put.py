@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Stored(NamedTuple):
-    """A message as it was stored, and its position."""
+    """A message in the form in which it was stored, and its position."""
 
     message: NewMessage
     where: Appended
@@ -164,7 +164,7 @@ class WritePath:
 
 
 def as_safe(reply: Reply, code: int) -> Reply:
-    """Returns the reply to a put whose response code is ``code``."""
+    """Returns ``reply`` if ``code`` counts as safe, otherwise an error reply that names the code."""
     return reply if is_safe(code) else Reply(ResponseCode.SYSTEM_ERROR, ResponseCode(code).name)
 
 

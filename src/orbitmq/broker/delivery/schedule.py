@@ -147,7 +147,7 @@ class Schedule:
             self._saved_cursors = cursors
 
     def encode(self) -> bytes:
-        """Returns the cursors in the form that slaves request."""
+        """Returns the cursors in the form in which slaves request them."""
         return self._saved().encode()
 
     def take(self, content: bytes) -> None:

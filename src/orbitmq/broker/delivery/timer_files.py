@@ -87,7 +87,7 @@ class TimerWheel:
 
     @property
     def exists(self) -> bool:
-        """Whether the file exists with the right size."""
+        """Whether the file exists and has the right size."""
         found = self._fs.stat(self._path)
         return found is not None and found.size_bytes == WHEEL_BYTES
 
@@ -139,7 +139,7 @@ class TimerWheel:
         return found
 
     def sync(self) -> None:
-        """Sync the file to disk; may run on another thread."""
+        """Sync the file to disk. May be called on another thread."""
         if self._handle >= 0:
             self._fs.sync_data(self._handle)
 
@@ -299,7 +299,7 @@ class TimerLog:
             self._fs.remove(self._path(start))
 
     def sync(self) -> None:
-        """Sync the newest two files to disk; may run on another thread."""
+        """Sync the newest two files to disk. May be called on another thread."""
         for start in list(self._handles)[-2:]:
             self._fs.sync_data(self._handles[start])
 

@@ -271,13 +271,13 @@ class Timers:
     # -- for slaves and tools --------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Returns the timer's progress in the form that slaves request (GET_TIMER_CHECK_POINT)."""
+        """Returns the timer's progress in the form in which slaves request it (GET_TIMER_CHECK_POINT)."""
         return (self._saved if self._tasks is None else self._point()).encode()
 
     def take(self, content: bytes) -> None:
-        """Replace a slave's state with its master's; if the slave is promoted, it rebuilds its wheel from that state.
+        """Replace a slave's state with its master's. If the slave is promoted, it rebuilds its wheel from that state.
 
-        Raises ``BodyError``, ``OSError``.
+        Raises ``BodyError`` and ``OSError``.
         """
         point = TimerCheckPoint.decode(content)
         if self._tasks is None and point != self._saved:

@@ -76,7 +76,7 @@ class _KnownRoute(NamedTuple):
 
 
 class RouteQueues:
-    """The queues of topics on all brokers, queried from the name servers and cached."""
+    """Looks up the queues of topics on all brokers at the name servers, and caches them."""
 
     def __init__(self, config: BrokerConfig, topics: TopicTable, clock: Clock, rpc: RpcClient) -> None:
         self._config = config
@@ -108,7 +108,7 @@ class RouteQueues:
         return known.queues if known is not None else None
 
     def changed(self) -> None:
-        """Clear the cache because topics of this broker have changed."""
+        """Clear the cache. Called when topics of this broker have changed."""
         self._known.clear()
 
     async def _ask(self, server: str, topic: str) -> list[MessageQueue] | None:

@@ -55,7 +55,7 @@ _NAME_CHARS_MAX: Final = 1024
 
 @dataclass(slots=True)
 class _Taken:
-    """The outcome of a heartbeat so far."""
+    """The results of a heartbeat so far."""
 
     changed: bool
     topics_before: int
@@ -65,7 +65,7 @@ class _Taken:
 
 @dataclass(kw_only=True, eq=False)
 class ClientHandlers:
-    """Serves the requests by which clients register themselves."""
+    """Serves heartbeats, unregistration, group members and expression checks."""
 
     config: BrokerConfig
     clock: Clock

@@ -261,7 +261,7 @@ class PullHandlers:
         )
 
     def _retry(self, waiting: WaitingPull, expired: bool) -> bool:
-        """Retry a waiting pull. It is never parked a second time."""
+        """Retry a waiting pull. It is not parked a second time."""
         request = waiting.request
         topic = self.topics.configs.get(request.topic)
         group = self.groups.configs.get(request.consumer_group)

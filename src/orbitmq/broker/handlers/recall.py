@@ -1,8 +1,9 @@
-"""RECALL_MESSAGE: cancel a timer message before its time (Apache: RecallMessageProcessor). Off by default.
+"""Serves RECALL_MESSAGE, which cancels a timer message before its time (Apache: RecallMessageProcessor). Off by
+default.
 
-The handle in the answer to a producer's send names topic, broker, time and unique key. A recall stores a timer
-message for the same second that deletes the other one. It works on any broker that processes that second, including
-Apache's.
+The answer to a producer's send contains a handle with the topic, broker, time and unique key. A recall stores another
+timer message for the same second, which deletes the first one. It works on any broker that processes that second,
+including Apache's.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _UNIQUE_KEY: Final = Property.UNIQUE_KEY.encode()
 
 
 class RecallHandle(NamedTuple):
-    """The data a producer needs to recall a message."""
+    """The data by which a producer can recall a message."""
 
     topic: str
     broker_name: str

@@ -99,8 +99,8 @@ class _Answers(Protocol):
 
 
 class _RoutedAnswers:
-    """Delays the answer to a send that created a topic until the name servers know it, like Apache, because the
-    sender may query the route next."""
+    """Delays the answer to a send that created a topic until the name servers know the topic, because the sender may
+    query its route next. Apache does the same."""
 
     __slots__ = ("_connection", "_when_routed")
 

@@ -66,7 +66,7 @@ class SyncSources:
 
 
 class SyncHandlers:
-    """Serves whole tables."""
+    """Serves whole tables, or pages of them."""
 
     def __init__(
         self,

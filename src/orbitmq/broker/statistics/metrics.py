@@ -415,7 +415,7 @@ class BrokerMetrics:
         return families
 
     def _kind(self, topic: str) -> str:
-        """Returns the type of a topic's messages."""
+        """Returns the message type of a topic, as shown in the metrics."""
         if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             return "delay"
         if topic in (HALF_TOPIC, HALF_OP_TOPIC):

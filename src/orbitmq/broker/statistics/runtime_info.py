@@ -37,7 +37,7 @@ _NO_TIMER: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeSources:
-    """Callbacks into other parts of the broker; each default stands in for a missing part."""
+    """Callbacks to other parts of the broker. Each default is used when that part is absent."""
 
     schedule: Callable[[], Mapping[int, tuple[int, int]]] = dict
     """Returns, for each delay level, the next queue offset to deliver and the end of the queue."""
@@ -229,7 +229,7 @@ def _used_ratio(usage: DiskUsage | None) -> float:
 
 
 def human_bytes(count: int) -> str:
-    """Formats a size as Apache's tools do: ``1.5 KiB``."""
+    """Formats a size like Apache's tools, for example ``1.5 KiB``."""
     if count < 1024:
         return f"{count} B"
     size = float(count)
@@ -241,7 +241,7 @@ def human_bytes(count: int) -> str:
 
 
 def java_double(value: float) -> str:
-    """Formats a number as Java does: ``0.5``, ``1.0E7``."""
+    """Formats a number like Java, for example ``0.5`` or ``1.0E7``."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(float(value))
     mantissa, _, exponent = f"{value!r}".partition("e")

@@ -1,7 +1,7 @@
-"""Protection from consumers that read far back in the log (Apache: protectBroker).
+"""Protects the broker from consumers that read far back in the log (Apache: protectBroker).
 
-Old messages are no longer in the page cache, so a group that reads them slows down all others. If the operator
-enables it (``disableConsumeIfConsumerReadSlowly``), a group too far behind is stopped from consuming until an admin
+Old messages are no longer in the page cache, so a group that reads them slows down all others. If
+``disableConsumeIfConsumerReadSlowly`` is set, a group that is too far behind is stopped from consuming until an admin
 allows it again. A group's position is taken from its last pulls, so this costs nothing per message.
 """
 

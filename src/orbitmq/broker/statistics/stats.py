@@ -99,7 +99,7 @@ class Rates(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Counters at one point in time."""
+    """The values of the counters at one point in time."""
 
     time_ms: int
     puts: int
@@ -224,7 +224,7 @@ class TransactionCounts:
 
 
 class BrokerStats:
-    """Counters since the broker started, and their recent history."""
+    """The counters since the broker started, and their recent history."""
 
     def __init__(
         self,
@@ -271,7 +271,7 @@ class BrokerStats:
     # -- the hot path ----------------------------------------------------------------------------------
 
     def put(self, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
-        """Count stored messages."""
+        """Count messages stored in a queue, from one append."""
         try:
             traffic = self.puts[topic, queue_id]
         except KeyError:
@@ -295,7 +295,7 @@ class BrokerStats:
             traffic.times += times
 
     def get(self, group: str, topic: str, queue_id: int, count: int, size_bytes: int) -> None:
-        """Count delivered messages."""
+        """Count messages of a queue delivered to a group, from one read."""
         try:
             traffic = self.gets[topic, queue_id, group]
         except KeyError:

@@ -69,7 +69,7 @@ class BrokerTables:
         return tables
 
     def expire(self) -> None:
-        """Remove clients that have been silent too long."""
+        """Remove clients and filter servers that have been silent too long, and expired queue locks."""
         for table in (self.producers, self.consumers, self.locks, self.filter_servers):
             table.expire()
 

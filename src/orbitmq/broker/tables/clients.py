@@ -1,4 +1,4 @@
-"""Connected clients: producers and consumers by group (Apache: ProducerManager, ConsumerManager, ConsumerGroupInfo).
+"""Keeps the connected clients by group (Apache: ProducerManager, ConsumerManager, ConsumerGroupInfo).
 
 Invariants
 1. A group exists in a table only while it has at least one channel.
@@ -53,7 +53,7 @@ class PeerInfo(msgspec.Struct):
 
 
 class ClientChannel(msgspec.Struct):
-    """One client on one connection."""
+    """A client on one of its connections, as a member of one group."""
 
     connection: Connection
     client_id: str

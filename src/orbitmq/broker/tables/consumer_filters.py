@@ -201,7 +201,7 @@ class ConsumerFilters:
         return known is not None and known.data.expression == subscription.sub_string
 
     def group_gone(self, group: str) -> None:
-        """Mark a group's expressions as dead after its last member left."""
+        """Mark a group's expressions as dead. Called after its last member has left."""
         for entry in self._of_group(group):
             if not entry.data.dead:
                 self._bury(entry)

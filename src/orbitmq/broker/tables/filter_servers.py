@@ -1,6 +1,6 @@
-"""Filter servers of this broker (Apache, up to 4.2: FilterServerManager).
+"""Keeps the filter servers of this broker (Apache up to 4.2: FilterServerManager).
 
-A filter server registers every few seconds. Name servers include the list in routes, and consumers with a class
+A filter server registers every few seconds. Name servers include the addresses in routes, and consumers with a class
 filter pull from one of these servers instead of the broker. ``filterServerNums`` limits how many may register; the
 default is 0.
 """
@@ -66,7 +66,7 @@ class FilterServers:
         )
 
     def expire(self) -> None:
-        """Remove servers that have been silent too long."""
+        """Remove filter servers that have been silent too long."""
         horizon_ms = self._clock.now_ms() - SILENCE_MS_MAX
         self._forget(
             [address for address, (seen_ms, _) in self._seen.items() if seen_ms < horizon_ms], "silent"

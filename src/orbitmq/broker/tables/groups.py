@@ -171,7 +171,7 @@ class GroupTable:
         return known is not None
 
     def disable_consume(self, group: str) -> None:
-        """Stop a group from consuming until an admin allows it again."""
+        """Stop a group from consuming, until an admin allows it again."""
         known = self.configs.get(group)
         if known is not None and known.consume_enable:
             self.update(msgspec.structs.replace(known, consume_enable=False))
