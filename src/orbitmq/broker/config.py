@@ -34,7 +34,7 @@ _SECOND: Final = 1_000
 _MINUTE: Final = 60_000
 _PORT_MAX: Final = 65_535
 _NO_EXPORTER: Final = "metrics are only served over HTTP; set PROM and scrape /metrics, or DISABLE"
-# Plain numbers because they are read for every pull, and an operation of an IntFlag costs two microseconds.
+# Plain numbers, because they are read for every pull, and an operation on an IntFlag takes two microseconds.
 _READ: Final = int(Perm.READ)
 _WRITE: Final = int(Perm.WRITE)
 

@@ -193,7 +193,7 @@ class LiveConfig:
             values.setdefault(id(config), (config, {}))[1][declared.name] = value
         try:
             for config, changes in values.values():
-                # The same checks as at start. The broker's own depend on its role, which may have been elected since.
+                # Check as at start, except the broker's own config, because its role may have been elected since.
                 if config is not self._config:
                     dataclasses.replace(config, **changes)
         except ConfigError as error:

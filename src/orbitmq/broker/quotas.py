@@ -2,7 +2,7 @@
 
 A quota is a bucket that holds one second's worth and fills at its rate. A send passes if none of its buckets is
 empty. It takes what it needs, below zero if necessary, so a message larger than a second's worth passes once, and
-further sends are refused until the bucket has recovered. Other sends are refused with Apache's flow-control code,
+further sends are refused until the bucket has recovered. They are refused with Apache's flow-control code,
 SYSTEM_BUSY (2). Official clients treat it as an error of this broker and try another one or report it to their
 caller.
 

@@ -58,7 +58,7 @@ class GroupLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """The connections to the other brokers of the group, whether this broker is master or slave."""
+    """The parts through which a broker reaches the other brokers of its group, as master or as slave."""
 
     rpc: RpcClient
     replicas: ReplicaServer

@@ -80,7 +80,7 @@ def number(record: Record, name: Property) -> int | None:
 
 
 def check_body(half: NewMessage, where: Appended, store_host: bytes) -> bytes:
-    """Returns the record of a half message to send to its producer: it has the real topic and queue, but the offsets
+    """Returns the record of a half message to send to its producer. It has the real topic and queue, but the offsets
     of the half message. Raises ``RecordError``."""
     topic, queue_id = own_place(half.properties)
     shown = NewMessage(

@@ -1,4 +1,4 @@
-"""Holds the queues that have messages which consumers may not read yet."""
+"""Tracks queues with messages that consumers may not read yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HeldArrivals:
     def take(self, log_offset: int) -> list[tuple[str, int]]:
         """Returns the queues that have messages up to ``log_offset``. Queues that also have messages after it remain
         held."""
-        # The first end decides, because under load the last one is always ahead.
+        # Compare with the first end, because under load the last one is always beyond ``log_offset``.
         ready = [key for key, (first, _) in self._ends.items() if first <= log_offset]
         for key in ready:
             _, last = self._ends.pop(key)

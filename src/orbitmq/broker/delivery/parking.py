@@ -177,7 +177,7 @@ def _half(message: NewMessage) -> NewMessage:
     if unique_key is not None:
         properties = set_property(message.properties, _TRANSACTION_ID, unique_key)
         message = message._replace(properties=properties)
-    # Only without the type bits does it get an offset in the half queue, where it is looked up later.
+    # Only a message without the type bits gets an offset in the half queue, by which it is looked up later.
     return _parked(message._replace(sys_flag=message.sys_flag & ~_TYPE_BITS), HALF_TOPIC, HALF_QUEUE)
 
 

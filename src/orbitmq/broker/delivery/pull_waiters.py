@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 0.1
 _PURGE_TICKS: Final = 100
 _HEAP_SLACK: Final = 64
-"""The heap may contain as many answered pulls as there are pulls on hold, and this many more."""
+"""How many answered pulls may stay in the heap, in addition to the number of pulls on hold."""
 
 
 class WaitingPull(msgspec.Struct):
@@ -144,7 +144,7 @@ class PullWaiters:
         key = (waiting.request.topic, waiting.request.queue_id)
         queue = self._by_queue.get(key)
         if queue is not None:
-            # By identity, because comparing structs would compare whole frames.
+            # Compare by identity, because comparing structs would compare whole frames.
             queue[:] = [one for one in queue if one is not waiting]
             if not queue:
                 del self._by_queue[key]

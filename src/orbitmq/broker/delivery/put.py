@@ -175,6 +175,6 @@ def _settle(future: asyncio.Future[T], answer: T) -> None:
 
 
 def is_safe(code: int) -> bool:
-    """Whether a put with this response code counts as safe. SLAVE_NOT_AVAILABLE counts: when there is no slave to
-    wait for, the master's own disk is enough for sends, and so it is for all other messages."""
+    """Whether a put with this response code counts as safe. SLAVE_NOT_AVAILABLE does, because without a slave to wait
+    for, the master's own disk is enough for sends and for all other messages."""
     return code in (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)

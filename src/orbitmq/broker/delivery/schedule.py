@@ -229,7 +229,7 @@ class Schedule:
         self._steps.look()
         now_ms = self._clock.now_ms()
         latest_ms = now_ms + self._levels.delay_ms(level)
-        # A clock that was ahead stored the message before this broker started: wait the whole delay from the start.
+        # For a message stored earlier by a clock that was ahead: wait the whole delay, counted from the start.
         whole_ms = int((self._began - self._clock.monotonic()) * 1000) + latest_ms
         due: list[NewMessage] = []
         places: list[int] = []
@@ -237,7 +237,7 @@ class Schedule:
         end = cursor
         for log_offset, size, due_ms in units:
             if due_ms < 0:
-                # The address of a deleted extension unit: derive the due time from the store time.
+                # This is the address of a deleted extension unit, so derive the due time from the store time.
                 due_ms = self._due_ms(level, log_offset, size)
             due_ms += self._steps.shift_ms(log_offset)
             if due_ms > latest_ms:

@@ -178,7 +178,7 @@ class Timers:
         except TimeoutError:
             logger.warning("a second of timer messages will be redelivered second=%d", self._second)
         if self._running and not self._near and self._loading < 0:
-            # Messages sent later for the same second are delivered at its end, like Apache's.
+            # Messages sent later for the same second are delivered at its end, as in Apache.
             self._running = False
             self._second += 1
         self._near.clear()
@@ -400,7 +400,7 @@ class Timers:
         window_ms = self.config.timer_roll_window_s * 1000
         if wanted_ms - written_ms < window_ms:
             return wanted_ms, PLAIN
-        # Like Apache: half the window if a whole one would leave only a short rest.
+        # As in Apache, wait half the window if a whole one would leave only a short rest.
         if wanted_ms - written_ms - window_ms < window_ms // 3:
             return written_ms + window_ms // 2 // 1000 * 1000, PLAIN | ROLL
         return written_ms + window_ms, PLAIN | ROLL

@@ -12,7 +12,7 @@ Invariants
 3. The op cursor passes a mark only when the half cursor is past everything it marks.
 4. The message is stored before its mark, so a kill in between repeats a commit but never loses one.
 5. A cursor is committed when the records that let it advance are safe: the half message appended again, or the
-   committed message. Failover may truncate these records, but the cursor is not stored in a log.
+   committed message. Failover may truncate these records but not the cursor, which is not in the log.
 6. While the broker runs, a transaction is committed once, however often producers end it and whichever of its
    offsets they name: the first one, or any they were sent in a check.
 

@@ -28,7 +28,7 @@ __all__ = ["AclHandlers"]
 
 logger = logging.getLogger(__name__)
 
-# 4.x numbers with other meanings in 5.x; they are sent only in answers to 4.x tools.
+# Response codes of 4.x that have other meanings in 5.x. They are sent only in answers to 4.x tools.
 _UPDATE_FAILED: Final = 209
 _DELETE_FAILED: Final = 210
 _WHITE_FAILED: Final = 211

@@ -174,14 +174,14 @@ class GroupInspection:
             if queues >= _QUEUES_AT_ONCE:
                 queues = 0
                 await asyncio.sleep(0)
-        # Fields in the order of the other bodies, with the list inserted in the middle.
+        # The fields are in the same order as in other bodies, so the list is inserted in the middle.
         whole = bodies.ConsumeStatsList(
             broker_addr=self._address, total_diff=behind, total_inflight_diff=inflight
         ).encode()
         return Reply(body=whole.replace(b"[]", b"[%b]" % b",".join(pieces), 1))
 
     def _topics_by_group(self, *, subscribed: bool) -> Mapping[str, list[str]]:
-        # One pass over all offsets instead of one per group: there may be tens of thousands of both.
+        # One pass over all offsets instead of one per group, because there may be tens of thousands of both.
         table: dict[str, list[str]] = {}
         for key in sorted(self._offsets.committed):
             topic, _, group = key.partition("@")

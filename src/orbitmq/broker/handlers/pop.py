@@ -117,7 +117,8 @@ class SqlFilters(Protocol):
 
 @lru_cache(maxsize=4096)
 def _parsed(topic: str, expression: str, kind: str) -> tuple[SubscriptionData, Filter | None]:
-    """Returns a subscription, and its filter if it selects by tags and does not take all messages; otherwise None."""
+    """Returns a subscription and its filter. The filter is None unless the subscription selects messages by certain
+    tags."""
     subscription = parse_subscription(topic, expression, kind)
     by_some_tags = subscription.is_tag_type and not subscription.takes_all
     return subscription, Filter(subscription.code_set) if by_some_tags else None

@@ -79,7 +79,7 @@ def recall_handle(message: NewMessage, broker_name: str) -> str | None:
     key = find_property(properties, _UNIQUE_KEY)
     if out is None or topic is None or key is None or topic.startswith(RETRY_PREFIX.encode()):
         return None
-    # One more than its second, so that the recall is entered under the same one.
+    # One millisecond after the start of its second, so that the recall is entered under the same second.
     return RecallHandle(
         topic.decode("utf-8", "replace"), broker_name, int(out) + 1, key.decode("utf-8", "replace")
     ).encode()

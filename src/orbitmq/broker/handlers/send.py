@@ -2,10 +2,11 @@
 
 One turn of the event loop may bring dozens of sends, from one connection or from many. The kernel returns the plain
 sends of a read as one value (``Sends``). ``accept`` checks the broker once and each queue once, and adds the value to
-``_pending``. ``send`` handles every other send on its own (with a delay, a transaction, a retry topic, a priority, a
-quota or a new topic, idempotent, or refused) and creates a ``Sends`` for the message it stores. When all sockets of
-the turn have been read, ``append_pending`` appends all values with one write to the log and answers each connection
-with one write. A read that fills ``_pending`` is appended immediately, so memory and latency are bounded.
+``_pending``. ``send`` handles every other send on its own, and creates a ``Sends`` for the message it stores. These
+are sends with a delay, a transaction, a retry topic, a priority, a quota or a new topic, idempotent sends, and sends
+to refuse. When all sockets of the turn have been read, ``append_pending`` appends all values with one write to the
+log and answers each connection with one write. A read that fills ``_pending`` is appended immediately, so memory and
+latency are bounded.
 
 The checks, their order and their codes are Apache 5.5.0's (``send_checks.py``). A refused request stores nothing.
 """

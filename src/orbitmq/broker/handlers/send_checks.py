@@ -120,7 +120,7 @@ class SendChecks:
     def are_plain(self, queues: Iterable[tuple[str, int]]) -> bool:
         """Whether plain messages may be stored in these queues as they are, because ``topic`` would neither create
         nor refuse anything for them, and nothing has to be set in the messages. Raises ``BrokerError``."""
-        # Hot path: once per queue of a read.
+        # Hot path: this loop runs once per queue of a read.
         if not self._config.writable:
             return False
         configs = self._topics.configs

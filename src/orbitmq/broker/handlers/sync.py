@@ -154,7 +154,7 @@ class SyncHandlers:
 
     def _cursors(self, call: Call[Empty], body: bytes) -> Answer:
         reply = Reply(body=body)
-        # A slave does not advance them; it has them from its master.
+        # A slave does not advance the cursors. It copies them from its master.
         return reply if self._config.is_slave else self._sources.when_safe(call, reply)
 
     def all_consumer_offsets(self, call: Call[Empty]) -> Answer:
@@ -192,7 +192,7 @@ class SyncHandlers:
         if status is None:
             raise ServerError("this broker does not replicate")
         second = call.frame.ext_fields.get(SECOND_MASTER)
-        # Warn once, because it may be restarted every few seconds.
+        # Warn once per address, because the second master may be restarted every few seconds.
         if second and second != self._second_master and not self._config.is_slave:
             self._second_master = second
             logger.warning(

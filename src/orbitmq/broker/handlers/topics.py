@@ -131,7 +131,7 @@ class TopicHandlers:
                 and not self._config.mixed_message_type_enabled
             ):
                 raise InvalidParameter("message type MIXED is not allowed here (enableMixedMessageType)")
-            # Compared with the changes in place of the attributes, so that only a request without changes is skipped.
+            # The comparison uses the changes as attributes, so that only a request without changes is skipped.
             if msgspec.structs.replace(config, attributes=dict(changes)) != self._topics.find(
                 config.topic_name
             ):

@@ -74,8 +74,8 @@ class TransactionHandlers:
     def end(self, call: Call[EndTransactionRequest]) -> Answer:
         """Serve END_TRANSACTION (37). The outcome UNKNOWN gets no reply.
 
-        A commit is answered when its message is as safe as a send. A rollback does not wait, because it may be lost:
-        the half message is then checked again.
+        A commit is answered when its message is as safe as a send. A rollback is answered immediately, because losing
+        it is harmless: the half message is then checked again.
         """
         header = call.header
         if self._config.is_slave:

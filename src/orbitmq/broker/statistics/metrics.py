@@ -484,7 +484,7 @@ class BrokerMetrics:
                 continue
             labels = (group, "false", self._system(topic, group), topic)
             if pairs > self.config.metrics_series_max:
-                # Beyond the limit of series nothing is shown, so nothing is computed.
+                # Nothing is shown beyond the limit of series, so nothing is computed.
                 for family in (lag, latency, inflight, queueing, ready):
                     family.left_out += 1
                 continue

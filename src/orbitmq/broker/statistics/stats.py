@@ -335,8 +335,8 @@ class BrokerStats:
     # -- periodic --------------------------------------------------------------------------------------
 
     def sample(self, now_ms: int) -> None:
-        """Add a mark with the changes since the last one. Called every ``SAMPLE_S`` seconds. An unchanged counter
-        costs 0.1 us."""
+        """Take a sample of all counters, from which windows and rates are computed. Called every ``SAMPLE_S``
+        seconds. An unchanged counter costs 0.1 us."""
         self._samples += 1
         before_ms = self._rings[0][-1].time_ms
         for ring, period in enumerate(_SAMPLES):
@@ -446,7 +446,7 @@ class BrokerStats:
         now = self._now(now_ms)
 
         def rate(seconds: int) -> float:
-            # The newest sample that is old enough, so that a rate is never computed over a very short time.
+            # Use the newest sample that is old enough, so that a rate is never computed over a very short time.
             horizon_ms = now_ms - seconds * 1000
             then = next((t for t in reversed(self._totals) if t.time_ms <= horizon_ms), self._totals[0])
             elapsed_ms = now_ms - then.time_ms
@@ -540,7 +540,7 @@ def _remove(table: dict[K, Traffic], gone: Callable[[K], bool], into: Traffic) -
         into.count += traffic.count
         into.bytes += traffic.bytes
         into.times += traffic.times
-        # Changes that no sample has included yet are left for the next one.
+        # Changes that are not in a sample yet are left for the next sample.
         seen, marked = traffic.marked[0], into.marked[0]
         into.marked[0] = _Change(
             marked.messages + seen.messages, marked.bytes + seen.bytes, marked.times + seen.times

@@ -315,8 +315,7 @@ class ConsumerTable:
             self._collected.add(group.name)
 
     def send_collected_notices(self) -> None:
-        """Send the notifications that were held back while ``realTimeNotifyConsumerChange`` is off. Called every 15
-        s."""
+        """Send the notifications held back while ``realTimeNotifyConsumerChange`` is off. Called every 15 seconds."""
         collected, self._collected = self._collected, set()
         for name in sorted(collected):
             group = self.groups.get(name)

@@ -357,8 +357,8 @@ class ConsumerOffsets:
 
 class _Form:
     """The text form of the tables: compact, or with one member per line. The tables are joined here because the
-    general writer takes 1 us per offset instead of 0.4 us, and a broker writes tens of thousands of offsets every 5
-    s."""
+    general writer takes 1 us per offset instead of 0.4 us, and a broker writes tens of thousands of offsets every
+    five seconds."""
 
     def __init__(self, *, pretty: bool) -> None:
         self._pretty = pretty

@@ -37,8 +37,8 @@ class QueueLocks:
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Lock every available queue, or renew its lock. Returns the queues that the client now holds, in the
-        requested order. Raises ``InvalidParameter`` if there are too many locks; those acquired before the error
-        remain until they expire or are renewed."""
+        requested order. Raises ``InvalidParameter`` if there are too many locks; locks acquired before the error are
+        kept, and expire unless they are renewed."""
         now_ms = self._clock.now_ms()
         horizon_ms = now_ms - self._config.lock_expiry_ms
         held = self._groups.get(group, {})
