@@ -664,7 +664,7 @@ class BrokerConfig(TableLimits):
 
     @property
     def reads_pop_retry_v1(self) -> bool:
-        """Whether pops also read the old retry topics, whose names join group and topic with an underscore."""
+        """Whether pops read the retry topics whose names join group and topic with an underscore."""
         return not self.retry_topic_v2 or self.pop_retry_topic_v1_read
 
     @property

@@ -1,7 +1,8 @@
 """Serves PULL_MESSAGE and LITE_PULL_MESSAGE (Apache: PullMessageProcessor).
 
 Messages are sent as slices of the log. They are copied only once, when they are joined after the reply's header. A
-pull that finds nothing and may wait is passed to ``PullWaiters``, and is answered after the next append to its queue.
+pull that finds nothing and may wait is passed to ``PullWaiters``, and is answered when an append brings a message for
+it.
 """
 
 from __future__ import annotations
