@@ -1,11 +1,11 @@
-"""What an operator can ask of a cluster and change in it, as typed functions: ``orbitmq admin`` prints their results.
+"""Typed functions that query and change a cluster. ``orbitmq admin`` prints their results.
 
-Open an ``Admin`` and hand it to a function of an area::
+Open an ``Admin`` and pass it to a function of an area::
 
     async with Admin("127.0.0.1:9876") as admin:
         status = await topics.topic_status(admin, "orders")
 
-Works with this project's servers and with Apache's, 4.9 and 5.x. Answers to Apache's ``DefaultMQAdminExt``.
+Works with this project's servers and with Apache's, 4.9 and 5.x. Corresponds to Apache's ``DefaultMQAdminExt``.
 """
 
 from orbitmq.admin.base import Result

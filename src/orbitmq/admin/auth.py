@@ -80,7 +80,10 @@ async def users(
     username: str | None = None,
     pattern: str | None = None,
 ) -> Users:
-    """Users of a broker or of the masters of a cluster: one, those whose name contains ``pattern``, or all."""
+    """Returns users of a broker or of the masters of a cluster.
+
+    Selects the user ``username``, those whose name contains ``pattern``, or all.
+    """
     rows = [
         User(
             username=info.username or "",
@@ -109,14 +112,14 @@ async def store_user(
 
 
 async def delete_user(admin: Admin, username: str, *, broker: str | None, cluster: str | None) -> Changed:
-    """Delete a user."""
+    """Delete a user from a broker or from every broker of a cluster."""
     targets = await admin.targets(broker, cluster, slaves=True)
     fields = {"username": username}
     return await admin.change_each(targets, f"user {username} deleted", RequestCode.AUTH_DELETE_USER, fields)
 
 
 async def copy_users(admin: Admin, source: str, target: str, names: Sequence[str] = ()) -> Changed:
-    """Copy users between brokers: those named, else all."""
+    """Copy users from one broker to another: those in ``names``, or all if it is empty."""
     origin, goal = await admin.address(source), await admin.address(target)
     if names:
         found = [info for name in names for info in await _users_at(admin, origin, name, None)]
@@ -154,7 +157,7 @@ async def acls(
     subject_filter: str | None = None,
     resource_filter: str | None = None,
 ) -> Acls:
-    """Access lists: of one subject, or of all that match the filters."""
+    """Returns the access list of ``subject``, or all that match the filters. Each entry becomes a row."""
     filters = {"subjectFilter": subject_filter, "resourceFilter": resource_filter}
     given = {name: text for name, text in filters.items() if text}
     rows = [
@@ -189,7 +192,7 @@ def policy_of(
     decision: str,
     source_ips: Sequence[str] | None,
 ) -> AclInfo:
-    """An access list of one policy with an entry for each resource."""
+    """Returns an access list with one policy, which has an entry for each resource."""
     entries = [
         PolicyEntry(
             resource=resource,
@@ -219,7 +222,7 @@ async def store_acl(
 async def delete_acl(
     admin: Admin, subject: str, resource: str | None, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Delete an access list, or its entries for one resource."""
+    """Delete the access list of a subject, or only its entries for one resource."""
     fields = {"subject": subject} | ({"resource": resource} if resource else {})
     targets = await admin.targets(broker, cluster, slaves=True)
     action = f"access list of {subject} deleted"
@@ -227,7 +230,7 @@ async def delete_acl(
 
 
 async def copy_acls(admin: Admin, source: str, target: str, subjects: Sequence[str] = ()) -> Changed:
-    """Copy access lists between brokers: those of the subjects, else all."""
+    """Copy access lists from one broker to another: those of ``subjects``, or all if it is empty."""
     origin, goal = await admin.address(source), await admin.address(target)
     if subjects:
         found = [info for one in subjects for info in await _acls_at(admin, origin, one, {})]

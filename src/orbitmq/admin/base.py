@@ -1,4 +1,4 @@
-"""What the areas share: the base of results, and reading of Apache's property texts."""
+"""Code shared by the areas: base classes of results, and conversion of Apache's property texts."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ __all__ = ["Change", "Changed", "Result", "properties_text", "read_properties"]
 
 
 class Result(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a function found or did. Its JSON keys, in camel case, are kept stable."""
+    """The result of a function. Its JSON keys, in camel case, are kept stable."""
 
 
 class Change(Result, kw_only=True):
-    """Something that was done in one place."""
+    """A change made by one server."""
 
     target: str
-    """The address of the server that did it."""
+    """The address of the server."""
     action: str
     detail: str = ""
 
 
 class Changed(Result, kw_only=True):
-    """Everything one call changed."""
+    """All changes made by one call."""
 
     changes: list[Change]
 
 
 def read_properties(body: bytes, source: str) -> dict[str, str]:
-    """The settings in an answer, in its order. ``source`` names them in an error."""
+    """Returns the settings in an answer, in the order of the answer. ``source`` is the server to name in errors."""
     return dict(parse_properties(body.decode("utf-8", "replace"), source).values)
 
 
 def properties_text(properties: dict[str, str]) -> bytes:
-    """Settings as servers read them, one a line."""
+    """Returns settings in the form that servers read, one per line."""
     return "".join(f"{key}={_one_line(value)}\n" for key, value in properties.items()).encode()
 
 

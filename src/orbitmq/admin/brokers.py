@@ -57,16 +57,16 @@ TIMER_ENGINES: Final = {"R": "ROCKSDB_TIMELINE", "F": "FILE_TIME_WHEEL"}
 
 
 class BrokerRow(Result, kw_only=True):
-    """One broker. The statistics are empty when it does not answer."""
+    """One broker. Its statistics are empty if it did not answer; ``error`` then says why."""
 
     cluster: str
     broker_name: str
     broker_id: int
     address: str
     version: str = ""
-    """The Apache RocketMQ version whose requests it answers."""
+    """The Apache RocketMQ version whose requests the broker supports."""
     release: str = ""
-    """The version of the broker's own software; empty for Apache's."""
+    """The version of this project's broker; empty for Apache's."""
     in_tps: float = 0.0
     send_queue_size: str = ""
     send_queue_wait_ms: str = ""
@@ -82,7 +82,7 @@ class BrokerRow(Result, kw_only=True):
     timer_dequeue_tps: float = 0.0
     page_cache_lock_ms: str = ""
     hours: float = 0.0
-    """Age of the oldest message."""
+    """Age of the oldest message in hours; 0 without messages."""
     disk_ratio: float = 0.0
     active: bool = False
     error: str = ""
@@ -143,13 +143,13 @@ class ColdDataFlows(Result, kw_only=True):
 
 
 async def runtime_info(admin: Admin, address: str) -> dict[str, str]:
-    """A broker's runtime statistics, by name."""
+    """Returns a broker's runtime statistics, by name."""
     answer = await admin.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
     return KvTable.decode(answer.body).table
 
 
 async def _members(admin: Admin, cluster: str | None) -> list[tuple[str, str, int, str]]:
-    """Cluster, broker name, id and address of every broker; of all clusters if no name is given."""
+    """Returns the cluster, broker name, id and address of every broker of one cluster, or of all clusters."""
     if cluster is not None:
         found = {cluster: await admin.brokers_of_cluster(cluster)}
     else:
@@ -167,7 +167,9 @@ async def _members(admin: Admin, cluster: str | None) -> list[tuple[str, str, in
 
 
 async def cluster_brokers(admin: Admin, cluster: str | None = None) -> ClusterBrokers:
-    """Every broker with version, load, oldest message and disk. One that does not answer keeps its row."""
+    """Returns every broker with its version, load, oldest message and disk. A broker that does not respond is listed
+    with the error.
+    """
     rows = []
     members = await _members(admin, cluster)
     for number, (name, broker, broker_id, address) in enumerate(members):
@@ -216,7 +218,9 @@ def _whole(text: str | None, default: int = 0) -> int:
 
 
 def first_rate(text: str | None) -> float:
-    """The first number of a text like ``0.1 0.2 0.3``: the rate of the last ten seconds."""
+    """Returns the first number of a text like ``0.1 0.2 0.3``, which is the rate of the last ten seconds. Returns 0
+    for anything else.
+    """
     try:
         return float((text or "0").split()[0])
     except (ValueError, IndexError):
@@ -224,7 +228,7 @@ def first_rate(text: str | None) -> float:
 
 
 async def cluster_totals(admin: Admin, cluster: str | None = None) -> ClusterTotals:
-    """Messages in and out, yesterday and today."""
+    """Returns how many messages were stored and delivered yesterday and today."""
     rows = []
     for name, broker, _, address in await _members(admin, cluster):
         try:
@@ -252,7 +256,7 @@ _MOMENTS: Final = ("YesterdayMorning", "TodayMorning", "TodayNow")
 
 
 async def broker_runtimes(admin: Admin, *, broker: str | None, cluster: str | None) -> BrokerRuntimes:
-    """All runtime statistics of a broker, or of every broker of a cluster."""
+    """Returns all runtime statistics of a broker, or of every broker of a cluster."""
     rows = [
         BrokerRuntime(address=address, table=dict(sorted((await runtime_info(admin, address)).items())))
         for address in admin.each("brokers", await admin.targets(broker, cluster, slaves=True))
@@ -261,20 +265,22 @@ async def broker_runtimes(admin: Admin, *, broker: str | None, cluster: str | No
 
 
 async def config_of(admin: Admin, address: str) -> dict[str, str]:
-    """The settings of one broker."""
+    """Returns the settings of one broker."""
     answer = await admin.ask(address, RequestCode.GET_BROKER_CONFIG)
     return read_properties(answer.body, address)
 
 
 async def options_without_effect(admin: Admin, address: str) -> list[str]:
-    """Options that a broker of this project was given and that have no effect; none for an Apache broker."""
+    """Returns the options that were set for a broker of this project but have no effect, sorted; empty for
+    Apache's.
+    """
     answer = await admin.ask(address, RequestCode.GET_BROKER_CONFIG)
     _, _, idle = answer.body.partition(f"{WITHOUT_EFFECT_HEADING}\n".encode())
     return sorted(read_properties(idle, address))
 
 
 async def broker_configs(admin: Admin, *, broker: str | None, cluster: str | None) -> ServerConfigs:
-    """The settings of a broker, or of every broker of a cluster, masters before their slaves."""
+    """Returns the settings of a broker, or of every broker of a cluster, masters before their slaves."""
     if broker is not None:
         address = await admin.address(broker)
         return ServerConfigs(servers=[ServerConfig(address=address, config=await config_of(admin, address))])
@@ -297,7 +303,10 @@ async def broker_configs(admin: Admin, *, broker: str | None, cluster: str | Non
 async def broker_consume_stats(
     admin: Admin, broker: str, *, ordered: bool = False, diff_min: int = 0, timeout_s: float = 50.0
 ) -> BrokerConsumeStats:
-    """The progress of every group on a broker, in queues it has consumed from."""
+    """Returns the progress of every group on a broker, in the queues from which it has consumed messages.
+
+    Leaves out queues in which the group lags by fewer than ``diff_min`` messages.
+    """
     header = GetBrokerConsumeStatsRequest(is_order=ordered)
     address = await admin.address(broker)
     answer = await admin.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, header, timeout_s=timeout_s)
@@ -328,7 +337,7 @@ async def broker_consume_stats(
 async def update_broker_config(
     admin: Admin, settings: dict[str, str], *, broker: str | None, cluster: str | None, slaves: bool = False
 ) -> Changed:
-    """Change settings of a broker, or of the masters (with ``slaves``: all brokers) of a cluster."""
+    """Change settings of a broker, or of the masters of a cluster (of all its brokers with ``slaves``)."""
     body = properties_text(settings)
     detail = " ".join(f"{key}={value}" for key, value in settings.items())
     targets = await admin.targets(broker, cluster, slaves=slaves)
@@ -341,8 +350,9 @@ async def change_role(
 ) -> Changed:
     """Make a running broker of this project a master or a slave. Apache's accepts the setting but keeps its role.
 
-    ``accept_loss``: with failover, elect this broker although its log may lack acknowledged messages. It is first
-    asked without the option; the detail of the change is then its refusal, which says what is lost.
+    With failover, ``accept_loss`` elects this broker although its log may lack acknowledged messages. The broker is
+    first asked without the option. If it refuses, its refusal, which states what would be lost, becomes the detail of
+    the change.
     """
     settings = {"brokerRole": role}
     if broker_id is not None:
@@ -370,7 +380,7 @@ async def _change_role(admin: Admin, broker: str, settings: dict[str, str]) -> C
 async def _each_broker(
     admin: Admin, broker: str | None, cluster: str | None, code: int, action: str
 ) -> Changed:
-    """Send one request without fields to a broker, to the masters of a cluster, or to those of all clusters."""
+    """Send a request without fields to a broker, to the masters of a cluster, or to the masters of all clusters."""
     if broker is None and cluster is None:
         members = await _members(admin, None)
         addresses = [address for _, _, broker_id, address in members if broker_id == MASTER_ID]
@@ -380,13 +390,13 @@ async def _each_broker(
 
 
 async def clean_expired_queues(admin: Admin, *, broker: str | None, cluster: str | None) -> Changed:
-    """Delete files of consume queues whose messages are gone from the log."""
+    """Delete consume queue files whose messages are no longer in the log."""
     code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
     return await _each_broker(admin, broker, cluster, code, "expired consume queues cleaned")
 
 
 async def clean_unused_topics(admin: Admin, *, broker: str | None, cluster: str | None) -> Changed:
-    """Delete consume queues of topics that are no longer configured."""
+    """Delete the consume queues of topics that are no longer configured."""
     return await _each_broker(admin, broker, cluster, RequestCode.CLEAN_UNUSED_TOPIC, "unused topics cleaned")
 
 
@@ -408,7 +418,7 @@ async def reset_master_flush_offset(admin: Admin, broker: str, offset: int) -> C
 
 
 async def cold_data_flow(admin: Admin, *, broker: str | None, cluster: str | None) -> ColdDataFlows:
-    """How much each group reads from disk instead of from memory."""
+    """Returns how much each group reads from disk instead of from memory."""
     rows = []
     for address in await admin.targets(broker, cluster, slaves=True):
         answer = await admin.ask(address, RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
@@ -419,7 +429,7 @@ async def cold_data_flow(admin: Admin, *, broker: str | None, cluster: str | Non
 async def update_cold_data_limit(
     admin: Admin, group: str, threshold: int, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Limit the cold reads of a group."""
+    """Limit the cold reads of a group, that is, its reads from disk."""
     body = properties_text({group: str(threshold)})
     targets = await admin.targets(broker, cluster)
     code, action = RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, f"cold reads of {group} limited"
@@ -429,14 +439,14 @@ async def update_cold_data_limit(
 async def remove_cold_data_limit(
     admin: Admin, group: str, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Remove a group's limit of cold reads."""
+    """Remove the limit of a group's cold reads."""
     targets = await admin.targets(broker, cluster)
     code, action = RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, f"limit of cold reads of {group} removed"
     return await admin.change_each(targets, action, code, None, group.encode())
 
 
 async def set_read_ahead(admin: Admin, mode: str, *, broker: str | None, cluster: str | None) -> Changed:
-    """Set the kernel's read-ahead of the log: 0 as usual, 1 none."""
+    """Set the kernel's read-ahead mode for the log: 0 for normal read-ahead, 1 for none."""
     targets = await admin.targets(broker, cluster, slaves=True)
     code, fields = RequestCode.SET_COMMITLOG_READ_MODE, {"READ_AHEAD_MODE": mode}
     return await admin.change_each(targets, f"read ahead mode set to {mode}", code, fields)
@@ -445,7 +455,7 @@ async def set_read_ahead(admin: Admin, mode: str, *, broker: str | None, cluster
 async def switch_timer_engine(
     admin: Admin, engine: str, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Choose which of its two engines stores timed messages (5.4 and later); ``engine`` is R or F."""
+    """Choose the engine that stores timed messages (5.4 and later): R or F, see ``TIMER_ENGINES``."""
     targets = await admin.targets(broker, cluster)
     action = f"timer engine is {TIMER_ENGINES[engine]}"
     return await admin.change_each(targets, action, RequestCode.SWITCH_TIMER_ENGINE, {"E_T": engine})

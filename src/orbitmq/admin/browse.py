@@ -1,4 +1,4 @@
-"""Browses the messages of a topic: newest first, filtered, page by page; or follows new ones.
+"""Browses the messages of a topic, newest first, filtered and page by page, or follows new messages.
 
 Nothing here registers a group or stores an offset, so consumers are not affected.
 """
@@ -36,38 +36,39 @@ __all__ = [
 
 _BATCH: Final = 32
 _BUFFERED_MAX: Final = 2_048
-"""Messages buffered for all queues of a page; a topic with many queues is read in smaller batches."""
+"""Messages buffered for a page, over all queues. If a topic has many queues, each is read in smaller batches."""
 _PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What one page may inflate, before filters; the next page continues."""
+"""Limit of the bytes that one page may inflate before filtering. The next page continues."""
 _SCAN_MAX: Final = 5_000
-"""Messages that one page may read, so that a filter that matches little does not read a whole topic."""
+"""Limit of the messages that one page may read, so that a filter with few matches does not read a whole topic."""
 TAIL_WAIT_S: Final = 5.0
 TAIL_PULLED_PER_S: Final = 2_000
 TAIL_SHOWN_PER_S: Final = 200
 _TAIL_TICK_S: Final = 0.25
 _TAIL_BACKLOG: Final = 1_000
-"""A queue further behind than this is followed from its end again, and at most so many messages are kept for a slow
-reader; skipped messages are counted."""
+"""A follower that is further behind in a queue skips to near its end. At most this many messages are also kept for a
+slow reader. Skipped messages are counted.
+"""
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages of a topic to show."""
+    """Selects the messages of a topic to show."""
 
     topic: str
     broker_name: str | None = None
     queue_id: int | None = None
     tags: str = "*"
     sql: str = ""
-    """An SQL92 expression evaluated by the broker; replaces ``tags``."""
+    """An SQL92 expression that the broker evaluates; it replaces ``tags``."""
     text: str = ""
-    """Must occur in the body or a property as shown, ignoring case."""
+    """Text that must occur in the body or a property as they are shown, ignoring case."""
     preview: Preview = WHOLE
     begin_ms: int | None = None
     end_ms: int | None = None
     route_topic: str = ""
 
     def plan(self) -> ReadPlan:
-        """The part of the filter that the broker applies."""
+        """Returns the part of the filter that is applied when the messages are read."""
         return ReadPlan(
             topic=self.topic,
             broker_name=self.broker_name,
@@ -81,17 +82,17 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def select(self, messages: list[MessageView]) -> list[MessageView]:
-        """The matching messages of the broker's answer, as they are shown."""
+        """Returns the matching messages in the form in which they are shown."""
         return self.preview.select(messages, text=self.text, tags="*" if self.sql else self.tags)
 
 
 class MessagePage(Result, kw_only=True):
     messages: list[MessageView]
-    """Newest first."""
+    """The messages, newest first."""
     scanned: int
     """How many messages were read."""
     cursor: str
-    """Where the next page begins; empty if there is none."""
+    """Where the next page begins; empty if this page is the last."""
     available: int
     """How many messages the queues hold in the requested time range."""
 
@@ -99,13 +100,16 @@ class MessagePage(Result, kw_only=True):
 class TailBatch(Result, kw_only=True):
     messages: list[MessageView]
     arrived: int
-    """Messages stored since the last batch, shown or not."""
+    """How many messages were stored since the last batch, whether shown or not."""
     skipped: int
-    """How many of those were left out because there were too many to show."""
+    """How many messages were left out because there were too many."""
 
 
 def parse_cursor(text: str) -> dict[tuple[str, int], int]:
-    """Parse a cursor: broker name and queue to the offset before which a page ends. Raises ``AdminError``."""
+    """Parse a cursor into the offset at which the previous page stopped, by broker name and queue id.
+
+    Raises ``AdminError``.
+    """
     found: dict[tuple[str, int], int] = {}
     for part in text.split(","):
         if not part:
@@ -119,7 +123,7 @@ def parse_cursor(text: str) -> dict[tuple[str, int], int]:
 
 
 async def _queues(admin: Admin, wanted: MessageFilter) -> list[tuple[MessageQueue, str]]:
-    """The queues to read, each with the address to read it from. Raises ``UnknownNameError``."""
+    """Returns the queues to read, each with the address of its broker. Raises ``UnknownNameError``."""
     route = await admin.route(wanted.route_topic or wanted.topic)
     addresses = {data.broker_name: best_address(data) for data in route.broker_datas}
     found = [
@@ -135,7 +139,7 @@ async def _queues(admin: Admin, wanted: MessageFilter) -> list[tuple[MessageQueu
 
 
 class _Backwards:
-    """One queue, read from its end to its beginning in batches."""
+    """Reads one queue from its end to its beginning in batches."""
 
     def __init__(self, queue: MessageQueue, address: str, low: int, end: int) -> None:
         self.queue = queue
@@ -146,14 +150,14 @@ class _Backwards:
         self.end = end
         """Everything from this offset on has been read."""
         self.buffer: list[MessageView] = []
-        """Messages read and not returned yet, oldest first."""
+        """Messages that were read and not yet returned, oldest first."""
 
     @property
     def place(self) -> int:
         return self.buffer[-1].queue_offset + 1 if self.buffer else self.end
 
     async def fill(self, admin: Admin, wanted: MessageFilter) -> int:
-        """Read the batch before ``end``; returns its number of messages."""
+        """Read the batch before ``end``. Returns how many messages it has."""
         begin = max(self.low, self.end - self.batch)
         plan, offset = wanted.plan(), begin
         self.buffer = []
@@ -175,7 +179,7 @@ class _Backwards:
 async def browse(
     admin: Admin, wanted: MessageFilter, *, count: int = 50, cursor: str = "", scan_max: int = _SCAN_MAX
 ) -> MessagePage:
-    """A page of messages, newest first, over all queues."""
+    """Returns a page of messages from all queues, newest first."""
     places = parse_cursor(cursor)
 
     async def opened(one: tuple[MessageQueue, str]) -> _Backwards:
@@ -224,7 +228,7 @@ async def browse(
 
 
 async def matching(admin: Admin, wanted: MessageFilter, count_max: int) -> AsyncIterator[MessageView]:
-    """Every match, queue by queue, oldest first; at most ``count_max``."""
+    """Yields every matching message, queue by queue, oldest first, at most ``count_max``."""
     left = count_max
     async with aclosing(read_topic(admin, wanted.plan())) as slices:  # type: ignore[type-var]  # a generator
         async for part in slices:
@@ -240,7 +244,7 @@ async def matching(admin: Admin, wanted: MessageFilter, count_max: int) -> Async
 
 
 class _Follower:
-    """Follows the ends of all queues of a topic; each has a task that pulls."""
+    """Follows the ends of all queues of a topic, with one task per queue that pulls."""
 
     def __init__(self, admin: Admin, wanted: MessageFilter) -> None:
         self._admin = admin
@@ -279,7 +283,7 @@ class _Follower:
                 await asyncio.sleep(pause_s)
 
     def take(self) -> TailBatch:
-        """New messages since the last call, limited to what can be shown."""
+        """Returns the messages since the last call, limited to the newest that can be shown."""
         limit = int(TAIL_SHOWN_PER_S * _TAIL_TICK_S)
         messages = sorted(self.messages, key=lambda one: one.store_timestamp)
         left_out = max(0, len(messages) - limit)
@@ -289,7 +293,7 @@ class _Follower:
 
 
 async def tail(admin: Admin, wanted: MessageFilter) -> AsyncIterator[TailBatch]:
-    """Messages as they are stored, four times a second, until the caller stops; includes empty batches.
+    """Yields new messages four times a second until the caller stops. A batch may be empty.
 
     However busy the topic is, at most ``TAIL_PULLED_PER_S`` messages a second are read and ``TAIL_SHOWN_PER_S``
     returned.

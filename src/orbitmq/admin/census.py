@@ -1,6 +1,6 @@
-"""Everything about a broker, in a few requests whose number does not grow with its topics and groups.
+"""Queries everything about a broker in a few requests, however many topics and groups it has.
 
-A page over thousands of topics cannot query each of them; these answers contain all topics, all groups and the
+A page about thousands of topics cannot query each of them. These answers contain all topics, all groups, and the
 progress of all groups of one broker.
 """
 
@@ -35,14 +35,14 @@ __all__ = [
 
 REQUESTS_AT_ONCE: Final = 20
 _LAG_TIMEOUT_S: Final = 50.0
-"""For this answer, a broker reads a message of every queue of every group."""
+"""The broker reads a message from every queue of every group to answer."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class BrokerPlace(Result, kw_only=True):
-    """One replica of one broker."""
+    """A broker process: a master or a slave."""
 
     cluster: str
     broker_name: str
@@ -55,7 +55,7 @@ class BrokerPlace(Result, kw_only=True):
 
 
 class Lag(Result, kw_only=True):
-    """The progress of a group in one queue."""
+    """A group's progress in one queue."""
 
     group: str
     topic: str
@@ -64,16 +64,17 @@ class Lag(Result, kw_only=True):
     broker_offset: int
     consumer_offset: int
     last_timestamp: int
-    """When the last consumed message was stored, in milliseconds; 0: unknown."""
+    """When the last consumed message was stored, in milliseconds; 0 if unknown."""
     unfinished: int | None = None
-    """Stored messages that the group has not finished; None from a broker that does not report it."""
+    """Stored messages that the group has not finished; None if the broker does not report them."""
     oldest_unfinished: int | None = None
-    """When the oldest of them was stored, in milliseconds; 0 if there is none. None from a broker that does not
-    report it."""
+    """When the oldest unfinished message was stored, in milliseconds; 0 if there is none, None if the broker does not
+    report it.
+    """
 
     @property
     def diff(self) -> int:
-        """The unfinished messages; the difference of the offsets if the broker does not report them."""
+        """The number of unfinished messages, or the difference of the offsets if the broker does not report it."""
         if self.unfinished is not None:
             return self.unfinished
         return max(0, self.broker_offset - self.consumer_offset)
@@ -82,7 +83,10 @@ class Lag(Result, kw_only=True):
 async def gather_bounded(
     work: Callable[[T], Awaitable[R]], items: Iterable[T], *, at_once: int = REQUESTS_AT_ONCE
 ) -> list[R | OrbitError]:
-    """Run ``work`` for each item, at most so many at a time; the result of a failed item is its error."""
+    """Run ``work`` for each item, at most ``at_once`` at a time. Returns the results in order.
+
+    The result of an item that failed is its error.
+    """
     limit = asyncio.Semaphore(at_once)
 
     async def one(item: T) -> R | OrbitError:
@@ -96,7 +100,7 @@ async def gather_bounded(
 
 
 async def broker_places(admin: Admin) -> list[BrokerPlace]:
-    """Every broker of every cluster, masters before their slaves."""
+    """Returns every broker of every cluster, masters before their slaves."""
     info = await admin.cluster_info()
     return [
         BrokerPlace(cluster=cluster, broker_name=name, broker_id=broker_id, address=address)
@@ -108,7 +112,7 @@ async def broker_places(admin: Admin) -> list[BrokerPlace]:
 
 
 async def runtime_or_reason(admin: Admin, address: str) -> dict[str, str] | str:
-    """The statistics of a broker, or why there are none."""
+    """Returns the statistics of a broker, or the reason why they are unavailable."""
     try:
         return await runtime_info(admin, address)
     except (BrokerError, UnreachableError) as error:
@@ -116,19 +120,22 @@ async def runtime_or_reason(admin: Admin, address: str) -> dict[str, str] | str:
 
 
 async def all_topics(admin: Admin, address: str) -> dict[str, TopicConfig]:
-    """Every topic of a broker with its settings."""
+    """Returns the settings of every topic of a broker, by name."""
     answer = await admin.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_s=admin.slow_s)
     return TopicConfigWrapper.decode(answer.body).topic_config_table
 
 
 async def all_groups(admin: Admin, address: str) -> dict[str, SubscriptionGroupConfig]:
-    """Every consumer group of a broker with its settings."""
+    """Returns the settings of every consumer group of a broker, by name."""
     answer = await admin.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_s=admin.slow_s)
     return SubscriptionGroupWrapper.decode(answer.body).subscription_group_table
 
 
 async def all_lags(admin: Admin, address: str) -> list[Lag]:
-    """The progress of every group in every queue that it has an offset for or, on our brokers, subscribes to."""
+    """Returns the progress of every group in each queue for which it has an offset.
+
+    Brokers of this project also include the queues of subscribed topics without an offset.
+    """
     answer = await admin.ask(
         address,
         RequestCode.GET_BROKER_CONSUME_STATS,

@@ -1,8 +1,8 @@
-"""Dead letters: find, resend at a rate, drop, export.
+"""Dead letters: find, resend at a limited rate, drop and export them.
 
-A broker cannot delete a single message. So resent and dropped dead letters are recorded in a separate topic,
-``DONE_TOPIC``, in the cluster itself, and every console and command line sees the same state. A record is younger
-than its dead letter, so it lives at least as long.
+A broker cannot delete a single message. So resent and dropped dead letters are recorded in a separate topic of the
+cluster, ``DONE_TOPIC``, and every console and command line sees the same state. A record is younger than its dead
+letter, so it lives at least as long.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ __all__ = [
 
 DONE_TOPIC: Final = "orbitmq_dead_letters_done"
 RESENT_PROPERTY: Final = "ORBITMQ_RESENT_FROM"
-"""On a resent message: the offset id of its dead letter."""
+"""Property of a resent message: the offset id of its dead letter."""
 _MARKS_PER_MESSAGE: Final = 500
 _MARK_BYTES_MAX: Final = 128 * 1024
-"""More than a message with that many marks takes."""
+"""Limit of a record's body; ``_MARKS_PER_MESSAGE`` marks take less."""
 _RESERVED: Final = frozenset(name.value for name in Property) | {REASON}
 _REASONS_MAX: Final = 1_000
 _EXCEPTION: Final = re.compile(r"(?P<type>[\w.<>]+): .* \((?P<place>[^()]+:\d+ in [^()]+)\)", re.DOTALL)
@@ -73,9 +73,9 @@ _EXCEPTION: Final = re.compile(r"(?P<type>[\w.<>]+): .* \((?P<place>[^()]+:\d+ i
 class DeadGroup(Result, kw_only=True):
     group: str
     count: int
-    """All that the broker still has, handled or not."""
+    """All that the broker still has, including resent and dropped ones."""
     newest: int
-    """Milliseconds; 0: none."""
+    """When the newest was stored, in milliseconds; 0 if there is none."""
 
 
 class DeadGroups(Result, kw_only=True):
@@ -87,28 +87,28 @@ class DeadLetter(Result, kw_only=True):
     origin_topic: str
     tries: int
     done: str
-    """resent, dropped, or empty."""
+    """``resent``, ``dropped``, or empty."""
     reason: str = ""
-    """Why it was dead-lettered, if its client reported it."""
+    """Why the message was dead-lettered, if the client reported it."""
 
 
 class DeadReason(Result, kw_only=True):
-    """Dead letters with the same kind of reason."""
+    """A group of dead letters with the same kind of reason."""
 
     reason: str
-    """Type and place of the exception, or the whole text; empty if the letters have none."""
+    """The exception's type and place, or the whole text; empty if the dead letters have no reason."""
     count: int
     example: str
-    """The whole text of one of them."""
+    """The whole reason of one of the dead letters."""
     newest: int
-    """When the newest of them was dead-lettered, in milliseconds."""
+    """When the newest dead letter was stored, in milliseconds."""
 
 
 class DeadReasons(Result, kw_only=True):
     reasons: list[DeadReason]
-    """The most frequent first."""
+    """The reasons, most frequent first."""
     more: int
-    """Dead letters with other reasons than the first 1,000."""
+    """How many dead letters have reasons beyond the first 1,000 found."""
 
 
 class DeadLetters(Result, kw_only=True):
@@ -119,18 +119,18 @@ class DeadLetters(Result, kw_only=True):
 
 
 def origin_of(message: MessageView) -> str:
-    """The topic a dead letter was sent to; empty if its record lacks it."""
+    """Returns the topic a dead letter was originally sent to; empty if its record does not name it."""
     properties = message.properties
     return properties.get("DLQ_ORIGIN_TOPIC") or properties.get("RETRY_TOPIC") or ""
 
 
 def own_properties(message: MessageView) -> dict[str, str]:
-    """The properties that the sender set, without the system's and those shown as fields."""
+    """Returns the properties that the sender set, without system properties and those shown as fields."""
     return {key: value for key, value in message.properties.items() if key not in _RESERVED}
 
 
 async def dead_groups(admin: Admin) -> DeadGroups:
-    """Groups that have dead letters, those with most first."""
+    """Returns the groups that have a dead-letter topic, those with the most dead letters first."""
     rows = []
     for topic in (await topic_names(admin)).topics:
         if not is_dlq_topic(topic):
@@ -152,7 +152,7 @@ def _mark_tag(group: str) -> str:
 
 
 async def done_marks(admin: Admin, group: str) -> dict[str, str]:
-    """Offset ids of handled dead letters, and how they were handled."""
+    """Returns ``resent`` or ``dropped`` by the offset id of each dead letter that was handled."""
     found: dict[str, str] = {}
     plan = ReadPlan(topic=DONE_TOPIC, expression=_mark_tag(group), read_bytes=_MARK_BYTES_MAX)
     try:
@@ -210,7 +210,10 @@ def _letter(message: MessageView, marks: dict[str, str]) -> DeadLetter:
 
 
 def kind_of_reason(reason: str) -> str:
-    """Type and place of an exception without its text, which often names the message; other reasons unchanged."""
+    """Returns the type and place of an exception without its text, which often names the message.
+
+    Other reasons are returned unchanged.
+    """
     found = _EXCEPTION.fullmatch(reason)
     return f"{found['type']} ({found['place']})" if found else reason
 
@@ -218,7 +221,7 @@ def kind_of_reason(reason: str) -> str:
 async def dead_reasons(
     admin: Admin, group: str, *, text: str = "", reason: str = "", with_done: bool = False
 ) -> DeadReasons:
-    """Counts a group's dead letters by reason. Raises ``TopicNotFound`` when the group has none."""
+    """Counts a group's dead letters by reason. Raises ``TopicNotFound`` if the group has none."""
     found: dict[str, DeadReason] = {}
     more = 0
     source = each_dead_letter(admin, group, text=text, reason=reason, with_done=with_done)
@@ -246,7 +249,7 @@ async def dead_letters(
     cursor: str = "",
     preview: Preview = WHOLE,
 ) -> DeadLetters:
-    """A page of dead letters, newest first. Raises ``TopicNotFound`` when the group has none."""
+    """Returns a page of dead letters, newest first. Raises ``TopicNotFound`` if the group has none."""
     marks = await done_marks(admin, group)
     found: list[DeadLetter] = []
     scanned = available = 0
@@ -265,7 +268,10 @@ async def dead_letters(
 async def dead_letters_with_reason(
     admin: Admin, group: str, reason: str, *, text: str = "", with_done: bool = False, count: int = 50
 ) -> DeadLetters:
-    """Dead letters with a text in their reason, newest first; reads all of the group's."""
+    """Returns the ``count`` newest dead letters whose reason contains a text, newest first.
+
+    Reads all dead letters of the group.
+    """
     newest: deque[DeadLetter] = deque(maxlen=count)
     scanned = 0
     source = each_dead_letter(admin, group, text=text, reason=reason, with_done=with_done)
@@ -286,7 +292,7 @@ async def each_dead_letter(
     with_done: bool = False,
     preview: Preview = WHOLE,
 ) -> AsyncIterator[DeadLetter]:
-    """Dead letters, oldest first: those with these ids (of either kind), or all that match."""
+    """Yields dead letters, oldest first: those with the given unique or offset ids, or all that match the filters."""
     chosen = frozenset(ids)
     marks = await done_marks(admin, group)
     plan = ReadPlan(topic=dlq_topic(group), read_bytes=preview.read_bytes)
@@ -305,7 +311,7 @@ async def each_dead_letter(
 
 
 def reference(letter: DeadLetter) -> DeadLetter:
-    """A dead letter without its body and properties, to keep many of them in memory."""
+    """Returns a dead letter without its body and properties, so that many of them fit into memory."""
     slim = msgspec.structs.replace(
         letter.message, properties={}, tags="", keys="", body=None, body_base64="", body_cut=True
     )
@@ -313,7 +319,7 @@ def reference(letter: DeadLetter) -> DeadLetter:
 
 
 async def whole_letter(admin: Admin, group: str, letter: DeadLetter) -> DeadLetter:
-    """A dead letter with its whole message, which is read again if a part is missing. Raises ``NoMessage``."""
+    """Returns a dead letter with its complete message, read again if its body was truncated. Raises ``NoMessage``."""
     part = letter.message
     if not part.body_cut:
         return letter
@@ -327,7 +333,7 @@ async def whole_letter(admin: Admin, group: str, letter: DeadLetter) -> DeadLett
 async def resend_one(
     producer: Producer, letter: DeadLetter, *, topic: str = "", body: bytes | None = None
 ) -> str:
-    """Resend a dead letter to its original topic or another; returns the id of the new message."""
+    """Resend a dead letter to ``topic``, or to its original topic. Returns the id of the new message."""
     from orbitmq.client.message import Message
 
     message = letter.message
@@ -350,9 +356,10 @@ async def resend_one(
 async def resend_paced(
     admin: Admin, group: str, letters: list[DeadLetter], *, topic: str = "", per_second: float = 50.0
 ) -> AsyncIterator[tuple[DeadLetter, str]]:
-    """Resend one after the other, so many per second; returns each with its new id, or with its failure after ``!``.
+    """Resend dead letters one after the other, at most ``per_second`` each second.
 
-    Each second's work is recorded before the next begins, so a process that dies repeats at most that.
+    Yields each dead letter with the id of the new message, or with ``!`` and the error. What was resent is recorded
+    about once a second, so a process that dies causes at most that much to be repeated.
     """
     if per_second <= 0:
         raise AdminError("the rate must be greater than zero")
