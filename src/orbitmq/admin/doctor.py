@@ -36,7 +36,7 @@ DISK_FULL: Final = 0.90
 """Above this it refuses messages (diskSpaceWarningLevelRatio)."""
 CLOCK_WARN_MS: Final = 5_000
 REPLICATION_LAG_WARN_BYTES: Final = 256 << 20
-"""How far a slave may be behind before a SYNC_MASTER no longer counts it (haSlaveFallbehindMax)."""
+"""The lag in bytes from which a SYNC_MASTER no longer counts a slave (haSlaveFallbehindMax)."""
 BACKLOG_WARN: Final = 100_000
 PERM_WRITE: Final = 2
 _GROUPS_NAMED: Final = 5
@@ -79,7 +79,9 @@ class _Notes:
 
 
 async def checkup(admin: Admin, topic: str | None = None) -> Checkup:
-    """Check name servers, brokers, clocks, disks, versions, replication and groups; with ``topic`` its route too."""
+    """Check name servers, brokers, clocks, disks, versions, replication and groups, and the route of ``topic`` if
+    given.
+    """
     notes = _Notes()
     infos = await _name_servers(admin, notes)
     if infos:
@@ -238,7 +240,7 @@ def _damage(who: str, table: dict[str, str], notes: _Notes) -> None:
 
 
 def _clock(who: str, table: dict[str, str], now_ms: int, notes: _Notes) -> None:
-    """A broker reports its start time and uptime in seconds; their sum is its clock."""
+    """Check a broker's clock, which is the sum of the start time and the uptime that it reports."""
     started = _number(table.get("bootTimestamp"))
     ran = [_number(word) for word in table.get("runtime", "").replace(",", "").split()]
     numbers = [one for one in ran if one is not None]
@@ -331,8 +333,10 @@ async def _groups(admin: Admin, places: list[BrokerPlace], notes: _Notes) -> Non
 
 
 async def _hung_members(admin: Admin, groups: list[str], notes: _Notes) -> None:
-    """Members that hold messages and finish none. Only groups with a lag are checked, because each member is a
-    request."""
+    """Report members that hold messages and finish none.
+
+    Checks only groups with a lag, because each member costs a request.
+    """
     for group, found in zip(
         groups, await gather_bounded(lambda name: group_members(admin, name), groups), strict=True
     ):
@@ -346,7 +350,7 @@ async def _hung_members(admin: Admin, groups: list[str], notes: _Notes) -> None:
 
 
 async def _dead_letters(admin: Admin, notes: _Notes) -> None:
-    """One finding for all groups, because dead letters may be normal and many groups may have them."""
+    """Report one finding for all groups, because dead letters may be normal and many groups may have them."""
     try:
         groups = [one for one in (await dead_groups(admin)).groups if one.count]
     except OrbitError:
@@ -401,7 +405,7 @@ async def _route(admin: Admin, topic: str, places: list[BrokerPlace], notes: _No
 
 
 async def _no_route(admin: Admin, topic: str, masters: list[BrokerPlace], notes: _Notes) -> None:
-    """The causes of a client's "No route info of this topic"."""
+    """Report the causes of a client's "No route info of this topic"."""
     for place, found in zip(
         masters,
         await asyncio.gather(*(_has_topic(admin, place.address, topic) for place in masters)),

@@ -1,4 +1,4 @@
-"""Why an admin call failed on this side of the wire. A server's refusal is the ``BrokerError`` of its code."""
+"""Errors of admin calls that a server did not refuse. A refusal is the ``BrokerError`` for its code."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["AdminError", "NoNameServerError", "PartlyDoneError", "UnknownNameErr
 
 
 class AdminError(OrbitError):
-    """A call that cannot be carried out; the text says why."""
+    """A call cannot be carried out; the text says why."""
 
 
 class NoNameServerError(AdminError):
-    """A name server is needed and none was given."""
+    """The call needs a name server, and none was given."""
 
 
 class UnreachableError(AdminError):
@@ -28,12 +28,12 @@ class UnreachableError(AdminError):
 
 
 class PartlyDoneError(AdminError):
-    """A change for several servers that only some accepted."""
+    """Only some of the servers accepted a change."""
 
     def __init__(self, done: list[str], failures: dict[str, OrbitError]) -> None:
         super().__init__(f"{len(failures)} of {len(done) + len(failures)} servers did not take the change")
         self.done = done
-        """Addresses of servers that accepted it."""
+        """Addresses of the servers that accepted the change."""
         self.failures = failures
 
 
@@ -45,4 +45,4 @@ class UnknownNameError(AdminError):
         self.kind = kind
         self.name = name
         self.known = sorted(known)
-        """Existing names; empty when they are unknown."""
+        """Existing names, sorted; empty if they were not queried."""

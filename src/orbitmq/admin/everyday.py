@@ -1,6 +1,7 @@
-"""What the short commands do beyond mqadmin: descriptions, changes that keep other settings, resets with a preview.
+"""Functions of the short commands that mqadmin lacks: descriptions, changes that keep other settings, and resets with
+a preview.
 
-Everything is composed of functions of the other areas.
+All of them are composed of functions of the other areas.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ _GROUPS_SHOWN: Final = 20
 
 
 async def only_cluster(admin: Admin, broker: str | None, cluster: str | None) -> str | None:
-    """The cluster to use when neither a broker nor a cluster is named: the only one there is."""
+    """Returns the cluster to use. If neither a broker nor a cluster is named, it is the only one that exists.
+
+    Raises ``AdminError`` if there is no cluster or more than one.
+    """
     if broker is not None or cluster is not None:
         return cluster
     names = sorted((await admin.cluster_info()).cluster_addr_table)
@@ -83,7 +87,7 @@ class TopicDescription(Result, kw_only=True):
     brokers: list[TopicOnBroker]
     queues: list[QueueRange]
     message_count: int
-    """Stored messages, without expired ones."""
+    """Stored messages, excluding expired ones."""
     topic_put_tps: float
     groups: list[str]
 
@@ -104,7 +108,7 @@ class TopicChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def describe_topic(admin: Admin, topic: str) -> TopicDescription:
-    """Settings on every master, the range of every queue, and the groups that consume it."""
+    """Returns the topic's settings on every master, the range of every queue, and the groups that consume it."""
     status = await topic_status(admin, topic)
     brokers = []
     for data in sorted((await admin.route(topic)).broker_datas, key=lambda data: data.broker_name):
@@ -130,7 +134,7 @@ async def create_topic(
     broker: str | None,
     cluster: str | None,
 ) -> Changed:
-    """Create a topic. An existing one is an error, because this would replace its settings."""
+    """Create a topic. Raises ``AdminError`` if it exists, because its settings would be replaced."""
     name = config.topic_name
     if name in (await topic_names(admin)).topics:
         raise AdminError(f"topic {name} exists; `orbitmq topic alter {name}` changes it")
@@ -141,7 +145,7 @@ async def create_topic(
 async def alter_topic(
     admin: Admin, topic: str, change: TopicChange, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Change a topic on each master that has it, and keep the settings that ``change`` does not name."""
+    """Change a topic on each master that has it. Settings that ``change`` does not name are kept."""
     if not change.settings and not change.attributes:
         raise AdminError("nothing to change: name at least one setting")
     cluster = await only_cluster(admin, broker, cluster)
@@ -171,7 +175,9 @@ class GroupDescription(Result, kw_only=True):
 
 
 async def describe_group(admin: Admin, group: str) -> GroupDescription:
-    """Settings, members and progress. Raises ``UnknownNameError`` for a group that was never used."""
+    """Returns a group's settings, members and progress. Raises ``UnknownNameError`` for a group that was never
+    used.
+    """
     known = (await topic_names(admin)).topics
     configs = (await consumer_configs(admin, group)).configs
     # A broker that creates groups on demand returns settings for any name; a group in use has a retry topic.
@@ -204,18 +210,19 @@ class OffsetMoves(Result, kw_only=True):
     topic: str
     dry_run: bool
     skipped: int
-    """Messages that the group will not get."""
+    """How many messages the group will not receive."""
     again: int
-    """Messages that the group gets again."""
+    """How many messages the group will receive again."""
     queues: list[OffsetMove]
 
 
 async def reset_offsets(
     admin: Admin, group: str, topic: str, target: OffsetTarget, *, queue: str = "", dry_run: bool
 ) -> OffsetMoves:
-    """Move a group in every queue of a topic, or in ``queue`` (``broker:queue``); online members follow immediately.
+    """Move a group in every queue of a topic, or only in ``queue`` (``broker:queue``). Online members follow
+    immediately.
 
-    ``dry_run`` computes the moves and changes nothing.
+    With ``dry_run``, computes the moves and changes nothing.
     """
     moves = await plan_moves(admin, group, topic, target, queue_name=queue)
     if not dry_run:
@@ -256,21 +263,26 @@ class GroupLoad(Result, kw_only=True):
     group: str
     lag: int
     oldest_ms: int | None
-    """Age of the oldest unfinished message; None if there is none, or the broker does not report it."""
+    """Age of the oldest unfinished message in milliseconds; None if there is none or the broker does not report
+    it.
+    """
     finished_per_s: float | None
-    """Since the previous round; None in the first."""
+    """Messages finished per second since the previous round; None in the first round."""
 
 
 class Overview(Result, kw_only=True):
     timestamp: int
     brokers: list[BrokerRow]
     groups: list[GroupLoad]
-    """The groups with the largest lag, at most 20."""
+    """At most 20 groups, those with the largest lag first."""
     group_count: int
 
 
 async def overviews(admin: Admin) -> AsyncIterator[Overview]:
-    """The state of the cluster at each iteration: one call per broker and one more per master."""
+    """Yields the current state of the cluster at each iteration, indefinitely.
+
+    An iteration costs one request per broker and one more per master.
+    """
     finished: dict[str, int] = {}
     before_ms = 0
     while True:

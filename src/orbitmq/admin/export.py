@@ -1,5 +1,4 @@
-"""Exports of a cluster: its topics and groups, its important settings, its load. Values ready to be written as
-JSON."""
+"""Exports of a cluster's topics and groups, important settings, and load, as values that can be written as JSON."""
 
 from __future__ import annotations
 
@@ -57,11 +56,13 @@ _SETTINGS: Final = (
     "autoCreateTopicEnable",
     "autoCreateSubscriptionGroup",
 )
-"""Settings that another cluster must share to take over this one's load."""
+"""Settings that another cluster must share to take over the load of this one."""
 
 
 async def user_topics(admin: Admin, address: str, *, special: bool = False) -> TopicConfigWrapper:
-    """The topics of a broker except the system's; with ``special`` including retry and dead-letter topics."""
+    """Returns the topics of a broker, without system topics. Includes retry and dead-letter topics only if
+    ``special``.
+    """
     answer = await admin.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, timeout_s=admin.slow_s)
     wrapper = TopicConfigWrapper.decode(answer.body)
     answer = await admin.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
@@ -78,7 +79,7 @@ async def user_topics(admin: Admin, address: str, *, special: bool = False) -> T
 
 
 async def user_groups(admin: Admin, address: str) -> SubscriptionGroupWrapper:
-    """The groups of a broker except the system's."""
+    """Returns the consumer groups of a broker, without system groups."""
     answer = await admin.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout_s=admin.slow_s)
     wrapper = SubscriptionGroupWrapper.decode(answer.body)
     chosen = {
@@ -90,7 +91,7 @@ async def user_groups(admin: Admin, address: str) -> SubscriptionGroupWrapper:
 
 
 async def cluster_metadata(admin: Admin, cluster: str, *, special: bool = False) -> dict[str, Any]:
-    """Topics and groups of a cluster; queues of a topic on several brokers are added up."""
+    """Returns the topics and groups of a cluster. The queue counts of a topic on several brokers are added up."""
     topics: dict[str, TopicConfig] = {}
     groups: dict[str, SubscriptionGroupConfig] = {}
     for address in await admin.targets(None, cluster):
@@ -115,7 +116,7 @@ async def cluster_metadata(admin: Admin, cluster: str, *, special: bool = False)
 
 
 async def cluster_configs(admin: Admin, cluster: str) -> dict[str, Any]:
-    """The settings of each master that affect clients, and the number of servers."""
+    """Returns the ``_SETTINGS`` of each master by broker name, and the number of servers."""
     configs: dict[str, dict[str, str]] = {}
     masters = slaves = 0
     for data in await admin.brokers_of_cluster(cluster):
@@ -135,7 +136,7 @@ async def cluster_configs(admin: Admin, cluster: str) -> dict[str, Any]:
 
 
 async def cluster_metrics(admin: Admin, cluster: str) -> dict[str, Any]:
-    """Load and size of each master, and the totals of the cluster."""
+    """Returns the load and size of each master, and the totals of the cluster."""
     report: dict[str, Any] = {}
     rates = dict.fromkeys(
         ("totalNormalInTps", "totalNormalOutTps", "totalTransInTps", "totalScheduleInTps"), 0.0
@@ -213,8 +214,11 @@ async def _versions(admin: Admin, address: str) -> dict[str, Any]:
 
 
 async def pop_records(admin: Admin, *, broker: str | None, cluster: str | None, dry_run: bool) -> Changed:
-    """Have brokers, including slaves, write to the log the POP checkpoints they keep elsewhere: Apache's in RocksDB,
-    and acknowledgements that ours have in memory. With ``dry_run`` no broker is called."""
+    """Have brokers, including slaves, write POP checkpoints to the log that they keep elsewhere.
+
+    Apache's brokers keep them in RocksDB; this project's keep acknowledgements in memory. With ``dry_run`` no broker
+    is called.
+    """
     targets = await admin.targets(broker, cluster, slaves=True)
     action = "POP checkpoints written to the log"
     if dry_run:

@@ -1,4 +1,4 @@
-"""Consumer groups and clients: settings, connections, progress, the current state of a consumer."""
+"""Consumer groups and clients: their settings, connections, progress and current state."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ __all__ = [
 ]
 
 _BLOCKED_MS: Final = 60_000
-"""A consumer that held messages for this long without taking one is reported, like in Apache's tool."""
+"""A consumer that holds messages and has finished none for longer than this is reported, like in Apache's tool."""
 _SETTLED_MS: Final = 120_000
-"""Until then, members that have just started may have different subscriptions."""
+"""Within this time after their start, members may have different subscriptions."""
 
 
 class Client(Result, kw_only=True):
@@ -132,7 +132,7 @@ class GroupRow(Result, kw_only=True):
     group: str
     count: int
     version: str
-    """``OFFLINE`` if there are no members."""
+    """The lowest version of the members; ``OFFLINE`` if there are none."""
     type: str
     model: str
     tps: int
@@ -152,11 +152,11 @@ class QueueProgress(Result, kw_only=True):
     broker_offset: int
     consumer_offset: int
     client_ip: str = msgspec.field(name="clientIP", default="")
-    """Only on request; ``N/A`` if no member has the queue."""
+    """The member that holds the queue; empty unless requested, ``N/A`` if no member has the queue."""
     diff: int
     inflight: int
     last_timestamp: int
-    """When the last consumed message was stored, in milliseconds; 0: unknown."""
+    """When the last consumed message was stored, in milliseconds; 0 if unknown."""
     lag: int = 0
     """Stored messages that the group has not finished, even before its first commit; ``diff`` if unknown."""
 
@@ -189,7 +189,7 @@ class GroupMembers(Result, kw_only=True):
     members: list[GroupMember]
     same_subscription: bool
     findings: list[str]
-    """Stalled queues, in words."""
+    """One sentence for each stalled queue and for each member that does not report its state."""
 
 
 class HeldQueue(Result, kw_only=True):
@@ -211,7 +211,7 @@ class ConsumeRate(Result, kw_only=True):
 
 
 class RunningConsumer(Result, kw_only=True):
-    """What a consumer reports about itself."""
+    """The state that a consumer reports about itself."""
 
     properties: dict[str, str]
     subscriptions: list[Subscription]
@@ -226,7 +226,9 @@ class RunningConsumer(Result, kw_only=True):
 
 
 async def _connection(admin: Admin, group: str, broker: str | None) -> ConsumerConnection:
-    """Raises ``ConsumerNotOnline`` when the group has no member."""
+    """Returns the members of a group, from the first broker that has any. Raises ``ConsumerNotOnline`` if none
+    has.
+    """
     if broker is not None:
         addresses = [await admin.address(broker)]
     else:
@@ -258,7 +260,7 @@ def _clients(connection: ConsumerConnection | ProducerConnection) -> list[Client
 
 
 async def consumer_connection(admin: Admin, group: str, broker: str | None = None) -> GroupConnection:
-    """Members of a group and their subscriptions. Raises ``ConsumerNotOnline``."""
+    """Returns the members of a group and their subscriptions. Raises ``ConsumerNotOnline`` if it has no member."""
     found = await _connection(admin, group, broker)
     return GroupConnection(
         connections=_clients(found),
@@ -275,7 +277,10 @@ async def consumer_connection(admin: Admin, group: str, broker: str | None = Non
 
 
 async def producer_connection(admin: Admin, group: str, topic: str) -> ProducerClients:
-    """Members of a producer group, as a broker of the topic sees them."""
+    """Returns the members of a producer group that are connected to a broker of the topic.
+
+    Uses the first broker that has any. Raises ``UnknownNameError`` if none has.
+    """
     header = GetProducerConnectionListRequest(producer_group=group)
     for _, address in await admin.addresses_of_topic(topic):
         answer = await admin.ask(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
@@ -286,7 +291,7 @@ async def producer_connection(admin: Admin, group: str, topic: str) -> ProducerC
 
 
 async def producers(admin: Admin, broker: str) -> Producers:
-    """Every producer registered with a broker."""
+    """Returns every producer that is connected to a broker."""
     answer = await admin.ask(await admin.address(broker), RequestCode.GET_ALL_PRODUCER_INFO)
     rows = [
         ProducerRow(
@@ -314,9 +319,10 @@ async def consume_stats(
     route_topic: str | None = None,
     unfinished: bool = False,
 ) -> ConsumeStats:
-    """The progress of a group on every broker that has it. Raises ``UnknownNameError`` for an unknown group.
+    """Returns the progress of a group on every broker that has it. Raises ``UnknownNameError`` for an unknown group.
 
-    ``unfinished`` requests subscribed topics without an offset and unfinished messages; Apache's brokers ignore it.
+    With ``unfinished``, brokers of this project also report the number of unfinished messages, and subscribed topics
+    without an offset. Apache's brokers ignore the option.
     """
     candidates = [retry_topic(group)]
     if topic is not None:
@@ -350,8 +356,10 @@ async def group_progress(
     with_clients: bool = False,
     route_topic: str | None = None,
 ) -> GroupProgress:
-    """Offsets of every queue a group consumes. Raises ``ConsumerNotOnline`` when it has neither offsets nor
-    members."""
+    """Returns the offsets of every queue that a group consumes.
+
+    Raises ``ConsumerNotOnline`` if the group has neither offsets nor members.
+    """
     stats = await consume_stats(admin, group, topic, route_topic=route_topic, unfinished=True)
     if not stats.offset_table:
         await _connection(admin, group, None)
@@ -388,7 +396,10 @@ def _lag(offset: OffsetWrapper) -> int:
 
 
 async def _holders(admin: Admin, group: str) -> dict[MessageQueue, str]:
-    """The address that holds each queue; members that do not answer are left out."""
+    """Returns the part before ``@`` (the IP address) of the client id that holds each queue.
+
+    Stops at the first member that does not answer.
+    """
     found: dict[MessageQueue, str] = {}
     try:
         members = (await _connection(admin, group, None)).connection_set
@@ -401,7 +412,7 @@ async def _holders(admin: Admin, group: str) -> dict[MessageQueue, str]:
 
 
 async def consumer_groups(admin: Admin) -> ConsumerGroups:
-    """Every group that has a retry topic: members, rate, backlog."""
+    """Returns every group that has a retry topic, with its members, consumption rate and lag."""
     topics = [topic for topic in (await topic_names(admin)).topics if is_retry_topic(topic)]
     rows = [await _group_row(admin, group_of(topic)) for topic in admin.each("groups", topics)]
     return ConsumerGroups(groups=rows)
@@ -448,7 +459,7 @@ async def _group_row(admin: Admin, group: str) -> GroupRow:
 async def running_info(
     admin: Admin, group: str, client_id: str, *, stacks: bool = False
 ) -> ConsumerRunningInfo:
-    """What a member reports about itself; its broker forwards the request."""
+    """Returns the state that a member reports. The request is forwarded by a broker of the group."""
     header = GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stacks)
     for _, address in await admin.addresses_of_group(group):
         answer = await admin.ask(
@@ -461,7 +472,7 @@ async def running_info(
 async def running_consumer(
     admin: Admin, group: str, client_id: str, *, stacks: bool = False
 ) -> RunningConsumer:
-    """The same as rows."""
+    """Like ``running_info``, but returns the state as rows."""
     return _as_rows(await running_info(admin, group, client_id, stacks=stacks))
 
 
@@ -511,7 +522,10 @@ def _java_text(value: str | int | float | bool) -> str:
 async def group_members(
     admin: Admin, group: str, *, broker: str | None = None, stacks: bool = False
 ) -> GroupMembers:
-    """Every member and its state. Raises ``ConsumerNotOnline``. A member that does not answer is a finding."""
+    """Returns every member and its state. Raises ``ConsumerNotOnline`` if there is none.
+
+    A member that does not answer becomes a finding.
+    """
     connection = await _connection(admin, group, broker)
     versions = {client.client_id or "": client.version for client in connection.connection_set}
     infos: dict[str, ConsumerRunningInfo] = {}
@@ -535,16 +549,19 @@ async def group_members(
 
 
 class SubscriptionRow(NamedTuple):
-    """A topic, and each member's subscription to it."""
+    """A topic, and the subscription of each member to it."""
 
     topic: str
     expressions: dict[str, str]
-    """By client; clients that do not subscribe are missing."""
+    """Subscription expressions by client id. Clients that do not subscribe are missing."""
     differs: bool
 
 
 def subscription_rows(members: Sequence[GroupMember]) -> list[SubscriptionRow]:
-    """The topics that members subscribe to; ``differs`` where their expressions do."""
+    """Returns the topics that members subscribe to, except retry topics.
+
+    ``differs`` is set if members have different expressions or if some do not subscribe.
+    """
     topics = sorted(
         {s.topic for one in members for s in one.info.subscriptions if not is_retry_topic(s.topic)}
     )
@@ -596,7 +613,7 @@ def _standing_still(client_id: str, info: ConsumerRunningInfo, now_ms: int) -> l
 
 
 async def consumer_configs(admin: Admin, group: str) -> ConsumerConfigs:
-    """The settings of a group on every broker that has it."""
+    """Returns the settings of a group on every broker that has it."""
     info = await admin.cluster_info()
     found: list[GroupConfig] = []
     for name, data in sorted(info.broker_addr_table.items()):
@@ -611,7 +628,7 @@ async def consumer_configs(admin: Admin, group: str) -> ConsumerConfigs:
 
 
 async def _group_config(admin: Admin, address: str, group: str) -> SubscriptionGroupConfig | None:
-    """None when this broker has no such group."""
+    """Returns the settings of a group on one broker, or None if the broker does not have the group."""
     header = GetSubscriptiongroupConfigRequest(group=group)
     answer = await admin.call(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # 4.x tells all groups or none
@@ -627,7 +644,7 @@ async def _group_config(admin: Admin, address: str, group: str) -> SubscriptionG
 async def update_group(
     admin: Admin, config: SubscriptionGroupConfig, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Create or change a group."""
+    """Create or change a group on a broker or on all masters of a cluster."""
     targets = await admin.targets(broker, cluster)
     code, action = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, f"group {config.group_name} stored"
     return await admin.change_each(targets, action, code, None, encode_body(config))
@@ -645,7 +662,7 @@ async def update_group_list(
 
 
 def read_group_list(data: bytes) -> list[SubscriptionGroupConfig]:
-    """Groups from a file: a JSON array. Raises ``BodyError``."""
+    """Parse a JSON array of groups. Raises ``BodyError``."""
     return decode_body(list[SubscriptionGroupConfig], data)
 
 
@@ -657,9 +674,10 @@ async def _group_names(admin: Admin, address: str) -> Iterable[str]:
 async def delete_group(
     admin: Admin, group: str, *, broker: str | None, cluster: str | None, remove_offset: bool = False
 ) -> Changed:
-    """Delete a group; in a whole cluster also its retry and dead-letter topics.
+    """Delete a group. With a cluster, its retry and dead-letter topics are deleted too.
 
-    Raises ``UnknownNameError`` when no target has it, because brokers answer the deletion of any name with success.
+    Raises ``UnknownNameError`` if no target has the group, because brokers report success for the deletion of any
+    name.
     """
     header = DeleteSubscriptiongroupRequest(
         group_name=group, clean_offset=remove_offset, remove_offset=remove_offset
@@ -684,7 +702,7 @@ async def delete_group(
 async def set_consume_mode(
     admin: Admin, mode: MessageRequestMode, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Choose whether a group pulls or pops a topic."""
+    """Choose whether a group pulls or pops the messages of a topic."""
     targets = await admin.targets(broker, cluster)
     action = f"group {mode.consumer_group} takes {mode.topic} by {mode.mode}"
     return await admin.change_each(targets, action, RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode.encode())

@@ -1,4 +1,4 @@
-"""Replication: a master's view of its slaves and a slave's of its master; Apache's controllers and epochs."""
+"""Replication: a master's view of its slaves, a slave's view of its master, and Apache's controllers and epochs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HaSlave(Result, kw_only=True):
 
 
 class HaMaster(Result, kw_only=True):
-    """The master as a slave sees it."""
+    """A slave's view of its master."""
 
     address: str
     max_offset: int
@@ -71,7 +71,7 @@ class HaStatuses(Result, kw_only=True):
 
 
 async def ha_status(admin: Admin, *, broker: str | None, cluster: str | None) -> HaStatuses:
-    """The replication of a broker, or of the masters of a cluster."""
+    """Returns the replication state of a broker, or of each master of a cluster."""
     rows = []
     for address in await admin.targets(broker, cluster):
         answer = await admin.ask(address, RequestCode.GET_BROKER_HA_STATUS)
@@ -203,7 +203,7 @@ class _ReplicasTable(Body, frozen=True, kw_only=True):
 
 
 async def broker_epochs(admin: Admin, *, broker_name: str | None, cluster: str | None) -> Epochs:
-    """Which master wrote from which log offset on."""
+    """Returns the epochs of each broker: which part of the log was written under which master."""
     if broker_name is not None:
         addresses = [a for _, a in sorted((await admin.broker_data(broker_name)).broker_addrs.items())]
     else:
@@ -232,7 +232,7 @@ async def broker_epochs(admin: Admin, *, broker_name: str | None, cluster: str |
 
 
 async def controller_meta_data(admin: Admin, controller: str) -> ControllerMetaData:
-    """The leader of the controllers."""
+    """Returns the leader and the members of the controller group."""
     answer = await admin.ask(controller, RequestCode.CONTROLLER_GET_METADATA_INFO, role="controller")
     fields = answer.ext_fields
     return ControllerMetaData(
@@ -255,7 +255,9 @@ async def _ask_leader(
 async def sync_states(
     admin: Admin, controller: str, *, broker_name: str | None, cluster: str | None
 ) -> SyncStates:
-    """The in-sync replicas, according to the controller."""
+    """Returns the in-sync replicas of a broker name, or of each broker name of a cluster, according to the
+    controller.
+    """
     if broker_name is not None:
         names = [broker_name]
     else:
@@ -289,7 +291,7 @@ def _replica(one: _Replica) -> Replica:
 
 
 async def controller_configs(admin: Admin, controllers: list[str]) -> ServerConfigs:
-    """The settings of controllers."""
+    """Returns the settings of controllers."""
     rows = []
     for address in controllers:
         answer = await admin.ask(address, RequestCode.GET_CONTROLLER_CONFIG, role="controller")
@@ -298,7 +300,7 @@ async def controller_configs(admin: Admin, controllers: list[str]) -> ServerConf
 
 
 async def update_controller_config(admin: Admin, controllers: list[str], key: str, value: str) -> Changed:
-    """Change one setting of controllers."""
+    """Change one setting of each controller."""
     done = []
     for address in controllers:
         body = properties_text({key: value})
@@ -310,7 +312,7 @@ async def update_controller_config(admin: Admin, controllers: list[str], key: st
 async def elect_master(
     admin: Admin, controller: str, cluster: str, broker_name: str, broker_id: int
 ) -> ElectedMaster:
-    """Have a replica elected master."""
+    """Have a controller elect a replica as master."""
     fields = {
         "clusterName": cluster,
         "brokerName": broker_name,
@@ -340,7 +342,7 @@ async def clean_broker_data(
     broker_ids: str | None,
     living: bool,
 ) -> Changed:
-    """Have the controller remove replicas."""
+    """Have a controller remove replicas of a broker."""
     if not living and not cluster:
         raise AdminError("a cluster is required unless live brokers are cleaned too")
     fields = {

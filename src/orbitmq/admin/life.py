@@ -1,9 +1,9 @@
-"""The delivery history of one message, from the records the brokers have stored. Tracing is not needed.
+"""Finds the delivery history of a message in the records that brokers have stored. Tracing is not needed.
 
 The unique id of a message stays the same through delay, timer, half message, retry and dead letter, and each of those
 records is indexed under the topic it was stored in. So the same query, sent for each of those topics, finds every
-event. Whether a transaction was rolled back is in the op topic; whether a group has consumed the message follows from
-its offset.
+event. Whether a transaction was rolled back follows from the op topic; whether a group has consumed the message
+follows from the group's offset.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from orbitmq.model.names import (
 __all__ = ["Consumption", "Event", "Life", "message_life"]
 
 _TOPICS_MAX: Final = 500
-"""Topics searched for an id without a known topic."""
+"""Limit of topics to search for an id whose topic is unknown."""
 _OPS_MAX: Final = 4_000
-"""Messages of the op topic that are read to find the end of a transaction."""
+"""Limit of op topic messages to read when looking for the end of a transaction."""
 _OP_BYTES_MAX: Final = 64 * 1024
-"""Limit for each of them."""
+"""Limit of the bytes to inflate from each op message."""
 
 
 class Event(Result, kw_only=True):
@@ -54,11 +54,13 @@ class Event(Result, kw_only=True):
 
     at_ms: int
     kind: str
-    """stored, delayed, timer, half, committed, rolled-back, recalled, waiting, retry, dead, resent or trace."""
+    """One of ``stored``, ``delayed``, ``timer``, ``half``, ``committed``, ``rolled-back``, ``recalled``, ``waiting``,
+    ``retry``, ``dead``, ``resent`` and ``trace``.
+    """
     title: str
     detail: str = ""
     until_ms: int | None = None
-    """When the message moves on from here, if known."""
+    """When the message leaves this state, in milliseconds, if known."""
     message: MessageView | None = None
 
 
@@ -67,33 +69,33 @@ class Consumption(Result, kw_only=True):
 
     group: str
     state: str
-    """consumed, filtered, not-yet, retrying, dead or unknown."""
+    """One of ``consumed``, ``filtered``, ``not-yet``, ``retrying``, ``dead`` and ``unknown``."""
     detail: str = ""
     online: int = 0
-    """Connected members."""
+    """Number of connected members."""
 
 
 class Life(Result, kw_only=True):
     message_id: str
     topic: str
     message: MessageView
-    """The record in its own topic, or the first one found."""
+    """The record in its own topic, or the first record found."""
     state: str
-    """Where the message is now, as a sentence."""
+    """The current state of the message, as a sentence."""
     events: list[Event]
     groups: list[Consumption]
     replication: list[str]
     traces: Traces | None = None
     notes: list[str]
-    """What could not be determined, and why."""
+    """What could not be determined, and the reason."""
 
 
 async def message_life(
     admin: Admin, message_id: str, topic: str = "", *, read_bytes: int | None = None
 ) -> Life:
-    """Everything the brokers have about a message. Raises ``NoMessage``.
+    """Returns all that the brokers have stored about a message. Raises ``NoMessage``.
 
-    At most ``read_bytes`` of its body are read, if given; the messages of its events have no body.
+    ``read_bytes`` limits how much of its body is read. The messages of the events have no body.
     """
     notes: list[str] = []
     records, origin = await _records(admin, message_id, topic, notes)
@@ -134,7 +136,7 @@ async def message_life(
 
 
 def _origin(record: MessageView) -> str:
-    """The topic a message was sent to."""
+    """Returns the topic a message was originally sent to."""
     properties = record.properties
     for name in ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC"):
         if properties.get(name):
@@ -147,7 +149,7 @@ def _origin(record: MessageView) -> str:
 async def _records(
     admin: Admin, message_id: str, topic: str, notes: list[str]
 ) -> tuple[list[MessageView], str]:
-    """Every stored record of the message, and the topic it was sent to."""
+    """Returns every stored record of the message, and the topic it was originally sent to."""
     places = [place for place in await broker_places(admin) if place.is_master]
     origin, unique = topic, message_id
     try:
@@ -187,13 +189,13 @@ async def _records(
 
 
 def _handed_back(record: MessageView) -> list[str]:
-    """Retry and dead-letter topics that a record names."""
+    """Returns the retry and dead-letter topics that a record names."""
     names = (record.topic, record.properties.get("REAL_TOPIC", ""))
     return [name for name in names if is_retry_topic(name) or is_dlq_topic(name)]
 
 
 async def _ask(admin: Admin, places: list[BrokerPlace], topics: list[str], unique: str) -> list[MessageView]:
-    """The records with this id in each of the topics, on every master."""
+    """Returns the records with this unique id in each of the topics, from every master."""
     if not places:
         return []
 
@@ -225,7 +227,7 @@ def _number(record: MessageView, name: str) -> int | None:
 def _at(
     record: MessageView, *, kind: str, title: str, detail: str = "", until_ms: int | None = None
 ) -> Event:
-    """An event: what was stored, and when."""
+    """Returns the event of a stored record."""
     return Event(
         at_ms=record.store_timestamp,
         kind=kind,
@@ -237,7 +239,10 @@ def _at(
 
 
 async def _delays(admin: Admin, records: list[MessageView]) -> tuple[int, ...]:
-    """The delay levels of the message's broker, if one of its records waits at a level."""
+    """Returns the delays, in milliseconds by level, of the broker on which the message waits at a level.
+
+    Returns the default levels if none of the records waits or the broker's levels are unavailable.
+    """
     for record in records:
         if record.topic == SCHEDULE_TOPIC:
             try:
@@ -305,7 +310,7 @@ def _events(record: MessageView, delays: tuple[int, ...]) -> list[Event]:
 async def _transaction(
     admin: Admin, records: list[MessageView], origin: str, notes: list[str]
 ) -> list[Event]:
-    """The outcome of the transaction, if the message was sent in one."""
+    """Returns the outcome of the transaction; empty if the message was not sent in one or the outcome is unknown."""
     halves = [one for one in records if one.topic == HALF_TOPIC]
     if not halves:
         return []
@@ -421,7 +426,7 @@ async def _traces(admin: Admin, unique: str, notes: list[str]) -> Traces | None:
 
 
 async def _replication(admin: Admin, message: MessageView, notes: list[str]) -> list[str]:
-    """The slaves that have the record."""
+    """Returns a line for each slave that says whether it has the record."""
     try:
         statuses = await ha_status(admin, broker=message.store_host, cluster=None)
     except OrbitError as error:
@@ -446,7 +451,7 @@ def _state(
     events: list[Event],
     now_ms: int,
 ) -> str:
-    """Where the message is now, as a sentence."""
+    """Returns a sentence that says where the message is now."""
     kinds = {event.kind for event in events}
     dead = [record for record in records if is_dlq_topic(record.topic)]
     if dead:

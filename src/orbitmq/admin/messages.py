@@ -1,4 +1,4 @@
-"""Messages: found by id, key, unique key or place; who consumed them; read from queues; consumed on demand."""
+"""Messages: lookup by id, key, unique key or position, their consumers, and consumption on demand."""
 
 from __future__ import annotations
 
@@ -54,15 +54,16 @@ _LATEST_MS: Final = 2**63 - 1
 _UNIQUE_MAX: Final = 32
 _BATCH_BYTES_MAX: Final = 1024 * 1024
 _BATCH_MESSAGES_MAX: Final = 1_000
-"""With a limit on bodies, a compressed batch that inflates to more, or contains more messages, is shown as one
-message."""
+"""If bodies are limited, a compressed batch that exceeds this many inflated bytes or messages is shown as one
+message.
+"""
 
 
 class MessageView(Result, kw_only=True):
     """A stored message."""
 
     message_id: str
-    """The unique key, or the offset id."""
+    """The unique key, or the offset id if there is none."""
     offset_msg_id: str
     broker_name: str = ""
     topic: str
@@ -83,7 +84,7 @@ class MessageView(Result, kw_only=True):
     prepared_transaction_offset: int
     properties: dict[str, str]
     body: str | None
-    """None if it is not UTF-8."""
+    """The body as text; None if it is not UTF-8."""
     body_base64: str
     body_cut: bool | msgspec.UnsetType = msgspec.UNSET
     """True if only the first bytes of the body were read."""
@@ -122,23 +123,23 @@ class FoundMessages(Result, kw_only=True):
 
 
 class KeyQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query of the indexes of a topic's brokers."""
+    """A query of the message indexes of a topic's brokers."""
 
     topic: str
     key: str
     count_max: int = 64
     unique: bool = False
-    """``key`` is the id that a client gave the message."""
+    """Whether ``key`` is the unique id that a client gave the message."""
     key_type: str = ""
-    """T (5.5): ``key`` is a tag."""
+    """``T`` if ``key`` is a tag (5.5 and later)."""
     begin_ms: int = 0
     end_ms: int = _LATEST_MS
     last_key: str | None = None
-    """Continue after this index entry (5.5)."""
+    """Index entry after which to continue (5.5 and later)."""
     route_topic: str = ""
-    """Finds the brokers of a topic that has no route of its own."""
+    """A topic on the same brokers, if this topic has no route of its own."""
     read_bytes: int | None = None
-    """How much of each body is inflated; None means all of it."""
+    """Bytes of each body to inflate; None means all of it."""
 
 
 class DirectConsumption(Result, kw_only=True):
@@ -184,7 +185,7 @@ def message_view(record: Record, broker_name: str = "", *, body_cut: bool = Fals
 
 
 def opened_views(record: Record, broker_name: str, read_bytes: int | None = None) -> list[MessageView]:
-    """The messages of a record that was decoded without being inflated; a batch has several.
+    """Returns the messages of a record that was decoded without inflating it; several if it is a batch.
 
     At most ``read_bytes`` of each body are inflated and kept, because a record of 60 KB may hold a body of 64 MB.
     """
@@ -216,7 +217,7 @@ def opened_views(record: Record, broker_name: str, read_bytes: int | None = None
 
 
 def shortened(message: MessageView, kept_bytes: int | None) -> MessageView:
-    """A message with at most so many bytes of its body."""
+    """Returns a message with at most ``kept_bytes`` of its body."""
     if kept_bytes is None or len(message.body_base64) <= 4 * -(-kept_bytes // 3):
         return message
     data = base64.b64decode(message.body_base64[: 4 * -(-kept_bytes // 3)])[:kept_bytes]
@@ -229,7 +230,7 @@ def shortened(message: MessageView, kept_bytes: int | None) -> MessageView:
 
 
 def body_bytes(message: MessageView) -> bytes:
-    """The body as it was sent."""
+    """Returns the stored bytes of the body."""
     return base64.b64decode(message.body_base64)
 
 
@@ -239,7 +240,7 @@ def body_bytes(message: MessageView) -> bytes:
 async def by_id(
     admin: Admin, topic: str, message_id: str, *, route_topic: str = "", read_bytes: int | None = None
 ) -> MessageView:
-    """A message by its offset id or its unique key. Raises ``NoMessage``."""
+    """Returns a message by its offset id or its unique key. Raises ``NoMessage``."""
     try:
         place = parse_offset_message_id(message_id)
         address = (
@@ -262,7 +263,10 @@ async def by_id(
 
 
 async def messages_by_key(admin: Admin, query: KeyQuery) -> list[MessageView]:
-    """The messages with a key in the indexes of all brokers of the topic, without those that only share its hash."""
+    """Returns the messages with a key from the indexes of all the topic's brokers.
+
+    Messages with another key of the same hash are left out.
+    """
     header = QueryMessageRequest(
         topic=query.topic,
         key=query.key,
@@ -296,7 +300,7 @@ def _has_key(record: Record, query: KeyQuery) -> bool:
 
 
 async def by_key(admin: Admin, query: KeyQuery) -> FoundMessages:
-    """The places of messages with a key. Raises ``NoMessage``."""
+    """Returns the positions of the messages with a key. Raises ``NoMessage``."""
     found = await messages_by_key(admin, query)
     if not found:
         raise NoMessage(f"no message of topic {query.topic} has the key {query.key!r}")
@@ -316,7 +320,7 @@ async def by_key(admin: Admin, query: KeyQuery) -> FoundMessages:
 async def by_unique_key(
     admin: Admin, topic: str, message_id: str, *, route_topic: str = ""
 ) -> list[MessageView]:
-    """Every stored copy of a message, oldest first. Raises ``NoMessage``."""
+    """Returns every stored copy of a message, oldest first. Raises ``NoMessage``."""
     return await _by_unique_key(
         admin,
         KeyQuery(topic=topic, key=message_id, count_max=_UNIQUE_MAX, unique=True, route_topic=route_topic),
@@ -331,12 +335,12 @@ async def _by_unique_key(admin: Admin, query: KeyQuery) -> list[MessageView]:
 
 
 async def tracks(admin: Admin, message: MessageView) -> list[Track]:
-    """The state of a message in every group that consumes the topic."""
+    """Returns the state of a message in every group that consumes its topic."""
     return [await _track(admin, message, group) for group in await groups_of_topic(admin, message.topic)]
 
 
 async def detail(admin: Admin, message: MessageView) -> MessageDetail:
-    """A message and its tracks."""
+    """Returns a message and its state in every group."""
     return MessageDetail(message=message, tracks=await tracks(admin, message))
 
 
@@ -378,7 +382,7 @@ async def _track(admin: Admin, message: MessageView, group: str) -> Track:
 async def consume_directly(
     admin: Admin, message: MessageView, group: str, client_id: str
 ) -> DirectConsumption:
-    """Have an online member consume a message now, whatever its offsets are."""
+    """Have an online member consume a message now, regardless of the group's offsets."""
     info = await running_info(admin, group, client_id)
     if info.properties.get("PROP_CONSUME_TYPE") != ConsumeType.PASSIVELY:
         raise AdminError(f"client {client_id} is not a push consumer; it accepts no pushed messages")

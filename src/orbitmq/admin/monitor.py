@@ -1,4 +1,4 @@
-"""One look at all groups for what an operator should know (Apache: ``MonitorService``)."""
+"""Checks all groups once for their backlog and for stalled members (Apache: ``MonitorService``)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["MonitorRound", "Undone", "monitor_round"]
 
 
 class Undone(Result, kw_only=True):
-    """What a group that is online has not consumed of a topic."""
+    """The backlog of an online group in a topic."""
 
     group: str
     topic: str
     total: int
     single_queue_max: int
     delay_ms: int
-    """By how much the last consumed message is older than the newest, in the worst queue."""
+    """How much older the last consumed message is than the newest one, in the queue where it is oldest."""
 
 
 class MonitorRound(Result, kw_only=True):
@@ -34,7 +34,7 @@ class MonitorRound(Result, kw_only=True):
 
 
 async def monitor_round(admin: Admin) -> MonitorRound:
-    """Backlog of every group that is online, and what its members complain about."""
+    """Returns the backlog of every online group, and findings about its members."""
     groups = [group_of(topic) for topic in (await topic_names(admin)).topics if is_retry_topic(topic)]
     undone: list[Undone] = []
     findings: list[str] = []

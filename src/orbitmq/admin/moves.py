@@ -1,4 +1,4 @@
-"""Plans moves of a group's offsets, queue by queue, before anything is changed."""
+"""Plans how to move a group's offsets, queue by queue, before anything is changed."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class OffsetTarget(NamedTuple):
     """The target of a move."""
 
     kind: str
-    """first, last, time, offset, shift or group."""
+    """One of ``first``, ``last``, ``time``, ``offset``, ``shift`` and ``group``."""
     offset: int = 0
     shift: int = 0
     time_ms: int = 0
     source: str = ""
-    """The group whose offsets are copied; queues without one are not moved."""
+    """The group whose offsets are copied. Queues in which it has none are not moved."""
 
 
 class QueueMove(NamedTuple):
-    """The move of one queue."""
+    """The planned move in one queue."""
 
     queue: MessageQueue
     address: str
     now: int
     then: int
-    """The new offset, within the queue's range."""
+    """The new offset, limited to the queue's range."""
     low: int
     high: int
 
@@ -43,7 +43,7 @@ class QueueMove(NamedTuple):
 async def plan_moves(
     admin: Admin, group: str, topic: str, target: OffsetTarget, *, queue_name: str = ""
 ) -> list[QueueMove]:
-    """The moves of all queues of a topic, or of the queue ``queue_name`` (``broker:queue``)."""
+    """Returns the planned moves for all queues of a topic, or for the queue ``queue_name`` (``broker:queue``)."""
     route = await admin.route(topic)
     addresses = dict(await admin.addresses_of_topic(topic))
     queues = [

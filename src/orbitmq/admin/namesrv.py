@@ -1,4 +1,4 @@
-"""Name servers: their settings, their key-value tables, the write permission of a broker."""
+"""Name servers: their settings, their key-value tables, and the write permission of a broker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 class ServerConfig(Result, kw_only=True):
     address: str
     role: str = ""
-    """``master`` or ``slave``, for a broker found by its cluster."""
+    """``master`` or ``slave`` for a broker of a cluster, otherwise empty."""
     master: str = ""
     config: dict[str, str]
 
@@ -53,7 +53,7 @@ class PermChanges(Result, kw_only=True):
 
 
 async def name_server_configs(admin: Admin) -> ServerConfigs:
-    """The settings of every name server."""
+    """Returns the settings of every name server."""
     answers = await admin.tell_name_servers(RequestCode.GET_NAMESRV_CONFIG)
     rows = [ServerConfig(address=a, config=read_properties(f.body, a)) for a, f in answers.items()]
     return ServerConfigs(servers=rows)
@@ -69,7 +69,7 @@ async def update_name_server_config(admin: Admin, key: str, value: str) -> Chang
 
 
 async def put_kv(admin: Admin, namespace: str, key: str, value: str) -> Changed:
-    """Set a key in a namespace of every name server."""
+    """Set a key of a namespace in every name server."""
     header = PutKvConfigRequest(namespace=namespace, key=key, value=value)
     answers = await admin.tell_name_servers(RequestCode.PUT_KV_CONFIG, header)
     detail = f"namespace={namespace} key={key} value={value}"
@@ -77,7 +77,7 @@ async def put_kv(admin: Admin, namespace: str, key: str, value: str) -> Changed:
 
 
 async def delete_kv(admin: Admin, namespace: str, key: str) -> Changed:
-    """Delete a key from a namespace of every name server."""
+    """Delete a key of a namespace from every name server."""
     header = DeleteKvConfigRequest(namespace=namespace, key=key)
     answers = await admin.tell_name_servers(RequestCode.DELETE_KV_CONFIG, header)
     detail = f"namespace={namespace} key={key}"
@@ -85,15 +85,17 @@ async def delete_kv(admin: Admin, namespace: str, key: str) -> Changed:
 
 
 async def _check_broker(admin: Admin, broker_name: str) -> None:
-    """Name servers answer success and no topic for an unknown broker."""
+    """Raise ``UnknownNameError`` for an unknown broker, because name servers report success for any name."""
     known = (await admin.cluster_info()).broker_addr_table
     if broker_name not in known:
         raise UnknownNameError("broker", broker_name, known)
 
 
 async def wipe_write_perm(admin: Admin, broker_name: str) -> PermChanges:
-    """Take a broker out of service for sends: its topics become read-only in every name server. Raises
-    ``UnknownNameError``."""
+    """Stop sends to a broker: its topics become read-only in every name server.
+
+    Raises ``UnknownNameError``.
+    """
     await _check_broker(admin, broker_name)
     header = WipeWritePermOfBrokerRequest(broker_name=broker_name)
     answers = await admin.tell_name_servers(RequestCode.WIPE_WRITE_PERM_OF_BROKER, header)
@@ -109,7 +111,7 @@ async def wipe_write_perm(admin: Admin, broker_name: str) -> PermChanges:
 
 
 async def add_write_perm(admin: Admin, broker_name: str) -> PermChanges:
-    """Return a broker to service for sends."""
+    """Allow sends to a broker again. Raises ``UnknownNameError``."""
     await _check_broker(admin, broker_name)
     header = AddWritePermOfBrokerRequest(broker_name=broker_name)
     answers = await admin.tell_name_servers(RequestCode.ADD_WRITE_PERM_OF_BROKER, header)
