@@ -1,4 +1,4 @@
-"""Offsets of consumer groups: reset, skip, clone."""
+"""Resets, skips and clones the offsets of consumer groups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 END = -1
-"""Instead of a time: after the newest message."""
+"""In place of a time: the position after the newest message."""
 
 
 class QueueOffset(Result, kw_only=True):
@@ -53,7 +53,7 @@ class ResetOffsets(Result, kw_only=True):
 
 
 async def offset_at(admin: Admin, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
-    """The first offset stored at that time or later."""
+    """Returns the offset of the first message stored at that time or later."""
     header = SearchOffsetByTimestampRequest(
         topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name
     )
@@ -62,7 +62,7 @@ async def offset_at(admin: Admin, address: str, queue: MessageQueue, timestamp_m
 
 
 async def max_offset(admin: Admin, address: str, queue: MessageQueue) -> int:
-    """The offset the next message will get."""
+    """Returns the offset that the next message will get."""
     header = GetMaxOffsetRequest(
         topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name or None
     )
@@ -71,7 +71,7 @@ async def max_offset(admin: Admin, address: str, queue: MessageQueue) -> int:
 
 
 async def store_offset(admin: Admin, address: str, group: str, queue: MessageQueue, offset: int) -> None:
-    """Store a group's offset. An online member keeps its own offset until it is reset (``reset_by_time``)."""
+    """Store a group's offset. Online members ignore it until they are reset (``reset_by_time``)."""
     header = UpdateConsumerOffsetRequest(
         consumer_group=group,
         topic=queue.topic,
@@ -85,9 +85,9 @@ async def store_offset(admin: Admin, address: str, group: str, queue: MessageQue
 async def reset_by_time(
     admin: Admin, group: str, topic: str, timestamp_ms: int, *, force: bool = True, route_topic: str = ""
 ) -> ResetOffsets:
-    """Reset a group to a time on every queue; online members follow immediately.
+    """Reset a group to a time in every queue of a topic. Online members follow immediately.
 
-    A 4.x broker refuses for a group that is not online; then the offsets are stored one by one.
+    A 4.x broker refuses this for a group that is not online. Its offsets are then stored one by one.
     """
     route = await admin.route(route_topic or topic)
     queues = {data.broker_name: data for data in route.queue_datas}
@@ -166,8 +166,8 @@ async def reset_queue(
 ) -> ResetOffsets:
     """Reset a group to a time or an offset in one queue.
 
-    Brokers before 5.2 reset online members to a time in every queue, so there a single queue can only be moved while
-    no member is online.
+    Brokers before 5.2 reset online members to a time in every queue, so a single queue of such a broker can only be
+    moved while no member is online.
     """
     address = await admin.address(broker)
     members = await admin.call(
@@ -200,7 +200,7 @@ async def reset_queue(
 
 
 async def clone_group_offset(admin: Admin, source: str, target: str, topic: str) -> Changed:
-    """Give ``target`` the offsets ``source`` has in a topic. Apache's tool also copies those of other topics."""
+    """Give ``target`` the offsets that ``source`` has in a topic. Apache's tool also copies those of other topics."""
     stats = await consume_stats(admin, source, topic)
     addresses = dict(await admin.addresses_of_topic(topic))
     done = []

@@ -1,4 +1,4 @@
-"""Limits what readers see of messages: how much of the bodies, and no masked data."""
+"""Limits how much of message bodies readers see, and masks data."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ class Preview(NamedTuple):
     """Limits and masks for the messages of a page."""
 
     read_bytes: int | None = 64 * 1024
-    """How much of each body is inflated and searched; None means all of it."""
+    """Bytes of each body to inflate and search; None means all of it."""
     kept_bytes: int | None = 4 * 1024
-    """How much of that is kept; None means all of it."""
+    """Bytes of each body to keep after the search; None means all that was read."""
     mask: Callable[[MessageView], MessageView] = _unchanged
     """Applied before any search, so that no filter can find masked data."""
 
     def select(self, messages: Iterable[MessageView], *, text: str, tags: str) -> list[MessageView]:
-        """The matching messages as they are shown: ``text`` in the body or a property, ignoring case."""
+        """Returns the messages that have one of ``tags`` and contain ``text``, in the form in which they are shown.
+
+        ``text`` is searched in the body and the property values, ignoring case.
+        """
         wanted, folded = subscribe_by_tags("", tags), text.casefold()
         found = []
         for message in messages:
@@ -37,7 +40,7 @@ class Preview(NamedTuple):
 
 
 WHOLE: Final = Preview(None, None)
-"""Messages as they are stored."""
+"""Shows messages as they are stored."""
 
 
 def _contains(message: MessageView, folded: str) -> bool:

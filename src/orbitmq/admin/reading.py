@@ -1,4 +1,4 @@
-"""Queues: their units, and their messages read without moving a consumer group."""
+"""Reads the units of consume queues, and the messages of queues without moving a consumer group."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ __all__ = [
 ]
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-"""Brokers have this group without anyone creating it."""
+"""A group that every broker has by default."""
 _BATCH: Final = 32
 _PULL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Limit of one answer's messages when bodies are limited."""
+"""Limit of the messages of one answer, if bodies are limited."""
 _VIEW_BYTES: Final = 2048
 """Approximate size of a message without its body."""
 
@@ -92,7 +92,10 @@ async def query_queue(
     broker: str | None = None,
     group: str | None = None,
 ) -> QueueData:
-    """Units of a consume queue and, with a group, which of them its filter selects."""
+    """Returns units of a consume queue, starting at ``index``.
+
+    With a group, also returns which of them the group's filter selects.
+    """
     if broker is not None:
         address = await admin.address(broker)
     else:
@@ -140,7 +143,7 @@ async def _address_of(admin: Admin, queue: MessageQueue, route_topic: str = "") 
 async def by_offset(
     admin: Admin, queue: MessageQueue, offset: int, *, route_topic: str = "", read_bytes: int | None = None
 ) -> MessageView:
-    """The message at an offset of a queue. Raises ``NoMessage``."""
+    """Returns the message at an offset of a queue. Raises ``NoMessage``."""
     address = await _address_of(admin, queue, route_topic)
     plan = ReadPlan(topic=queue.topic, read_bytes=read_bytes)
     frame, header = await _pull(admin, address, queue, offset, 1, plan)
@@ -155,7 +158,7 @@ async def by_offset(
 
 
 async def min_offset(admin: Admin, address: str, queue: MessageQueue) -> int:
-    """The oldest offset a queue still has."""
+    """Returns the oldest offset that a queue still has."""
     header = GetMinOffsetRequest(
         topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name or None
     )
@@ -164,28 +167,28 @@ async def min_offset(admin: Admin, address: str, queue: MessageQueue) -> int:
 
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages of a topic to read."""
+    """Selects the messages of a topic to read."""
 
     topic: str
     broker_name: str | None = None
     queue_id: int | None = None
     expression: str = "*"
     expression_type: str = "TAG"
-    """Or ``SQL92``, if property filters are enabled on the broker."""
+    """``TAG``, or ``SQL92`` if property filters are enabled on the broker."""
     begin_ms: int | None = None
-    """None means from the oldest message on."""
+    """Store time of the first message to read; None means from the oldest message."""
     end_ms: int | None = None
-    """None means up to the newest message when the queue is opened."""
+    """Store time at which reading stops; None means the newest message when the queue is opened."""
     start_offset: int = 0
     count_max: int | None = None
     group: str = TOOLS_GROUP
     route_topic: str = ""
     read_bytes: int | None = None
-    """How much of each body is inflated; None means all of it."""
+    """Bytes of each body to inflate; None means all of it."""
 
 
 async def read_topic(admin: Admin, plan: ReadPlan) -> AsyncIterator[QueueSlice]:
-    """The messages of a topic, queue by queue.
+    """Yields the messages of a topic, queue by queue.
 
     Every queue begins with an empty slice. No offset is stored, so the group does not move.
     """
@@ -296,7 +299,7 @@ async def _pull(
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pull returned."""
+    """The result of one pull."""
 
     messages: list[MessageView]
     next_offset: int
@@ -314,7 +317,7 @@ async def pull_once(
     plan: ReadPlan,
     suspend_s: float = 0.0,
 ) -> Pulled:
-    """Pull once without storing an offset; with ``suspend_s`` the broker waits that long for a new message."""
+    """Pull once without storing an offset. The broker waits up to ``suspend_s`` for a new message."""
     frame, header = await _pull(admin, address, queue, offset, count, plan, suspend_s)
     messages, following = _pulled(frame, queue, header, plan)
     if plan.expression_type == "TAG":
@@ -331,9 +334,9 @@ async def pull_once(
 def _pulled(
     frame: Frame, queue: MessageQueue, header: PullMessageResponse, plan: ReadPlan
 ) -> tuple[list[MessageView], int]:
-    """The messages of an answer, and the offset to continue at.
+    """Returns the messages of an answer and the offset at which to continue.
 
-    A limit for each body implies one for all of them together; the next pull reads the rest.
+    If bodies are limited, so is their sum over an answer. The next pull reads the rest.
     """
     if frame.code != ResponseCode.SUCCESS:
         return [], header.next_begin_offset

@@ -1,4 +1,4 @@
-"""Sends of the tools: single messages, or many to measure response times."""
+"""Sends messages for the tools, singly or in series that measure response times."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SendRow(Result, kw_only=True):
 class SendRows(Result, kw_only=True):
     sends: list[SendRow]
     average_rt_ms: float
-    """Of all sends except the first, which also opens the connection."""
+    """Average of all sends except the first, which also opens the connection."""
 
 
 class BrokerRt(Result, kw_only=True):
@@ -74,7 +74,7 @@ class ClusterRt(Result, kw_only=True):
 
 @asynccontextmanager
 async def open_producer(admin: Admin, group: str, *, trace: bool = False) -> AsyncIterator[Producer]:
-    """A producer with the connection settings of ``admin``, until the block ends."""
+    """Yields a producer with the connection settings of ``admin`` and closes it when the block ends."""
     from orbitmq.client.produce.producer import Producer  # only commands that send pay for the client
 
     producer = Producer(
@@ -108,7 +108,7 @@ def _sent(result: SendResult) -> SentMessage:
 
 
 async def send(admin: Admin, message: Message, *, queue: MessageQueue | None = None) -> SentMessage:
-    """Send one message with all its attributes: delay, ordering key, properties."""
+    """Send one message, to ``queue`` if it is given."""
     async with open_producer(admin, "orbitmq-admin-send") as producer:
         return _sent(await producer.send(message, queue=queue))
 
@@ -123,7 +123,7 @@ async def send_message(
     queue: MessageQueue | None = None,
     trace: bool = False,
 ) -> SentMessage:
-    """Send one message, to a queue if one is given."""
+    """Send one message with the given body, to a queue if one is given."""
     from orbitmq.client.message import Message
 
     async with open_producer(admin, "orbitmq-admin-send", trace=trace) as producer:
@@ -131,7 +131,7 @@ async def send_message(
 
 
 async def resend(admin: Admin, topic: str, body: bytes, *, keys: str, tags: str) -> SentMessage:
-    """Send a stored message again, as a new one."""
+    """Send a stored message again, as a new message."""
     return await send_message(admin, topic, body, keys=keys, tags=tags)
 
 
@@ -169,7 +169,7 @@ def _summed(rows: list[SendRow]) -> SendRows:
 
 
 async def send_rt(admin: Admin, topic: str, *, amount: int = 100, size: int = 128) -> SendRows:
-    """Send to the queues of a topic in turn and report how long each send took."""
+    """Send to the queues of a topic in turn. Returns how long each send took."""
     from orbitmq.client.message import Message
 
     rows = []
@@ -184,7 +184,7 @@ async def send_rt(admin: Admin, topic: str, *, amount: int = 100, size: int = 12
 
 
 async def send_status(admin: Admin, broker_name: str, *, count: int = 50, size: int = 128) -> SendRows:
-    """Send to the topic that every broker has under its own name."""
+    """Send to the topic that every broker has under its own name. Returns how long each send took."""
     from orbitmq.client.message import Message
 
     rows = []
@@ -200,7 +200,7 @@ async def send_status(admin: Admin, broker_name: str, *, count: int = 50, size: 
 async def cluster_rt(
     admin: Admin, *, cluster: str | None = None, amount: int = 100, size: int = 128
 ) -> ClusterRt:
-    """The average duration of a send to each broker."""
+    """Returns the average duration of a send to each broker of a cluster, or of all clusters."""
     from orbitmq.client.message import Message
 
     info = await admin.cluster_info()

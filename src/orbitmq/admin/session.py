@@ -28,14 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["Admin", "AdminOptions", "Progress", "best_address"]
 
 Progress = Callable[[str, int, int], None]
-"""Called with the current activity, the progress, and the total."""
+"""Called with the name of the current activity, how much of it is done, and the total."""
 
 _SLOW: Final = 3
-"""Factor for the time limit of calls in which a broker reads many queues, like in Apache's tools."""
+"""Factor by which the time limit is extended for calls in which a broker reads many queues, like in Apache's
+tools.
+"""
 
 
 _MEMBERS_S: Final = 30.0
-"""How long an ``Admin`` that is restricted to its cluster caches the list of brokers."""
+"""Seconds for which an ``Admin`` that is restricted to its cluster caches the list of brokers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +56,12 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def best_address(data: BrokerData) -> str | None:
-    """The master of a broker name, or any replica."""
+    """Returns the address of a broker's master, or of any replica if there is none, or None without replicas."""
     return data.master_address or next(iter(data.broker_addrs.values()), None)
 
 
 class Admin:
-    """See the module. An async context manager for use from one event loop."""
+    """A session with a cluster. An async context manager for use from one event loop."""
 
     def __init__(
         self,
@@ -96,16 +98,19 @@ class Admin:
 
     @property
     def slow_s(self) -> float:
-        """Time limit of a call in which a broker reads many queues."""
+        """Time limit in seconds of a call in which a broker reads many queues."""
         return self.options.timeout_s * _SLOW
 
     def restrict_to_cluster(self) -> None:
-        """Connect only to the name servers and the brokers they list from now on. For callers that pass on addresses
-        from others, because a signed request must not go to an invented address."""
+        """Connect from now on only to the name servers and to the brokers they list.
+
+        Used by callers that pass on addresses from others, because a signed request must not go to an invented
+        address.
+        """
         self._restricted = True
 
     async def _check_member(self, address: str) -> None:
-        """Raises ``UnknownNameError`` for a server outside the cluster."""
+        """Raise ``UnknownNameError`` if the server is not part of the cluster."""
         if address in self.name_servers:
             return
         if address not in self._members or self.clock.monotonic() >= self._members_until_s:
@@ -125,8 +130,10 @@ class Admin:
         timeout_s: float | None = None,
         role: str = "broker",
     ) -> Frame:
-        """Call a server; returns the answer with any response code. Raises ``UnreachableError``, and
-        ``UnknownNameError`` for a server outside the cluster if restricted to it."""
+        """Call a server and return its answer, whatever the response code.
+
+        Raises ``UnreachableError``, and ``UnknownNameError`` for a server outside the cluster if restricted to it.
+        """
         assert self._rpc is not None, "use `async with Admin(...)`"
         if self._restricted:
             await self._check_member(address)
@@ -153,7 +160,7 @@ class Admin:
         timeout_s: float | None = None,
         role: str = "broker",
     ) -> Frame:
-        """Like ``call``, but raises the ``BrokerError`` of a refusal."""
+        """Like ``call``, but raises ``BrokerError`` if the server refuses."""
         answer = await self.call(address, code, header, body, timeout_s=timeout_s, role=role)
         if answer.code != ResponseCode.SUCCESS:
             raise error_for_code(answer.code, answer.remark)
@@ -162,7 +169,7 @@ class Admin:
     async def ask_name_server(
         self, code: int, header: Header | dict[str, str] | None = None, body: bytes = b""
     ) -> Frame:
-        """Call the first name server that answers. Raises its refusal."""
+        """Call the name servers until one answers. Raises ``BrokerError`` if that one refuses."""
         failure: OrbitError | None = None
         for address in self.required_name_servers():
             try:
@@ -175,7 +182,11 @@ class Admin:
     async def tell_name_servers(
         self, code: int, header: Header | dict[str, str] | None = None, body: bytes = b""
     ) -> dict[str, Frame]:
-        """Call every name server, because they do not communicate. Raises the first refusal."""
+        """Call the name servers one after the other, because they do not exchange data. Returns the answers by
+        address.
+
+        Stops at the first failure and raises it.
+        """
         return {
             address: await self.ask(address, code, header, body, role="name server")
             for address in self.required_name_servers()
@@ -192,9 +203,9 @@ class Admin:
         detail: str = "",
         timeout_s: float | None = None,
     ) -> Changed:
-        """Request the same change from each server, even after a failure.
+        """Request the same change from each server, even after one has failed.
 
-        Raises ``PartlyDoneError`` when some servers accepted it, the first failure when none did.
+        Raises ``PartlyDoneError`` if only some servers accepted it, or the first failure if none did.
         """
         done: list[str] = []
         failures: dict[str, OrbitError] = {}
@@ -211,7 +222,7 @@ class Admin:
         return Changed(changes=[Change(target=address, action=action, detail=detail) for address in done])
 
     def required_name_servers(self) -> list[str]:
-        """The name servers. Raises ``NoNameServerError``."""
+        """Returns the addresses of the name servers. Raises ``NoNameServerError`` if none was given."""
         if not self.name_servers:
             raise NoNameServerError("no name server is given")
         return self.name_servers
@@ -219,7 +230,7 @@ class Admin:
     # -- who is where ----------------------------------------------------------------------------------
 
     async def cluster_info(self) -> ClusterInfo:
-        """Clusters, broker names and addresses."""
+        """Returns clusters, broker names and addresses."""
         answer = await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         info = ClusterInfo.decode(answer.body)
         brokers = info.broker_addr_table.values()
@@ -228,26 +239,26 @@ class Admin:
         return info
 
     async def route(self, topic: str) -> TopicRoute:
-        """The route of a topic. Raises ``TopicNotFound``."""
+        """Returns the route of a topic. Raises ``TopicNotFound``."""
         header = GetRouteinfoByTopicRequest(topic=topic, accept_standard_json_only=True)
         answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         return decode_route(answer.body)
 
     async def addresses_of_topic(self, topic: str) -> list[tuple[str, str]]:
-        """Name and best address of every broker that has the topic."""
+        """Returns the name and the best address of every broker that has the topic. Raises ``TopicNotFound``."""
         route = await self.route(topic)
         found = [(data.broker_name, best_address(data)) for data in route.broker_datas]
         return [(name, address) for name, address in found if address is not None]
 
     async def addresses_of_group(self, group: str) -> list[tuple[str, str]]:
-        """Name and best address of every broker that has the group. Raises ``UnknownNameError``."""
+        """Returns the name and the best address of every broker that has the group. Raises ``UnknownNameError``."""
         try:
             return await self.addresses_of_topic(retry_topic(group))
         except TopicNotFound:
             raise UnknownNameError("consumer group", group) from None
 
     async def broker_names(self, cluster: str) -> list[str]:
-        """The broker names of a cluster, sorted. Raises ``UnknownNameError``."""
+        """Returns the broker names of a cluster, sorted. Raises ``UnknownNameError``."""
         info = await self.cluster_info()
         names = info.cluster_addr_table.get(cluster)
         if not names:
@@ -255,7 +266,7 @@ class Admin:
         return sorted(names)
 
     async def brokers_of_cluster(self, cluster: str) -> list[BrokerData]:
-        """The brokers of a cluster, by name. Raises ``UnknownNameError``."""
+        """Returns the brokers of a cluster, sorted by name. Raises ``UnknownNameError``."""
         info = await self.cluster_info()
         names = info.cluster_addr_table.get(cluster)
         if not names:
@@ -263,7 +274,7 @@ class Admin:
         return [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
 
     async def broker_data(self, name: str) -> BrokerData:
-        """The addresses of a broker name. Raises ``UnknownNameError``."""
+        """Returns the addresses behind a broker name. Raises ``UnknownNameError``."""
         info = await self.cluster_info()
         data = info.broker_addr_table.get(name)
         if data is None:
@@ -271,7 +282,11 @@ class Admin:
         return data
 
     async def address(self, broker: str) -> str:
-        """The address of a broker given by address or by name; for a name, the master's."""
+        """Returns the address of a broker that is given by address or name.
+
+        For a name it is the master's address, or that of any replica if there is no master. Raises
+        ``UnknownNameError``.
+        """
         if ":" in broker:
             return broker
         found = best_address(await self.broker_data(broker))
@@ -280,7 +295,9 @@ class Admin:
         return found
 
     async def targets(self, broker: str | None, cluster: str | None, *, slaves: bool = False) -> list[str]:
-        """The addresses that a change applies to: one broker, or the masters (with ``slaves``: all) of a cluster."""
+        """Returns the addresses that a change applies to: one broker, the masters of a cluster, or with ``slaves``
+        all its brokers.
+        """
         if broker is not None:
             return [await self.address(broker)]
         assert cluster is not None, "a broker or a cluster is needed"
@@ -295,7 +312,7 @@ class Admin:
         return addresses
 
     async def name_of(self, address: str) -> str:
-        """The broker name of an address. Raises ``UnknownNameError``."""
+        """Returns the broker name of an address. Raises ``UnknownNameError``."""
         info = await self.cluster_info()
         for name, data in info.broker_addr_table.items():
             if address in data.broker_addrs.values():
@@ -304,7 +321,7 @@ class Admin:
         raise UnknownNameError("broker", address, known)
 
     def each(self, what: str, items: Iterable[str]) -> Iterable[str]:
-        """Iterate over ``items`` and report the progress."""
+        """Iterate over ``items`` and report the progress of ``what``."""
         waiting = list(items)
         for done, item in enumerate(waiting):
             self.progress(what, done, len(waiting))

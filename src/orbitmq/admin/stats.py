@@ -24,7 +24,7 @@ GET_COUNT: Final = "GROUP_GET_NUMS"
 class TopicRate(Result, kw_only=True):
     topic: str
     group: str
-    """Empty if no group consumes the topic."""
+    """The consumer group; empty if no group consumes the topic."""
     accumulation: int
     in_tps: float = 0.0
     out_tps: float = 0.0
@@ -37,7 +37,10 @@ class TopicRates(Result, kw_only=True):
 
 
 async def broker_stats(admin: Admin, address: str, name: str, key: str) -> BrokerStatsData | None:
-    """One counter of a broker over a minute, an hour and a day; None if it has counted nothing yet."""
+    """Returns a broker's counter over a minute, an hour and a day.
+
+    Returns None if the broker refuses, for example because it has counted nothing yet.
+    """
     header = ViewBrokerStatsDataRequest(stats_name=name, stats_key=key)
     try:
         answer = await admin.ask(address, RequestCode.VIEW_BROKER_STATS_DATA, header)
@@ -47,7 +50,7 @@ async def broker_stats(admin: Admin, address: str, name: str, key: str) -> Broke
 
 
 def sum_of_a_day(data: BrokerStatsData | None) -> int:
-    """The sum over the longest period that a counter has."""
+    """Returns the sum of a counter over the longest period that has one; 0 without data."""
     if data is None:
         return 0
     sums = (item.sum for item in (data.stats_day, data.stats_hour, data.stats_minute) if item is not None)
@@ -55,14 +58,14 @@ def sum_of_a_day(data: BrokerStatsData | None) -> int:
 
 
 async def _counted(admin: Admin, masters: list[str], name: str, key: str) -> tuple[float, int]:
-    """Rate over the last minute and sum of a day, over all masters."""
+    """Returns the rate over the last minute and the sum of a day, added up over the given masters."""
     found = [await broker_stats(admin, address, name, key) for address in masters]
     minutes = [data.stats_minute for data in found if data is not None]
     return sum(item.tps for item in minutes if item is not None), sum(map(sum_of_a_day, found))
 
 
 async def stats_all(admin: Admin, topic: str | None = None, *, active_only: bool = False) -> TopicRates:
-    """Rates, sums and backlog of every topic and group."""
+    """Returns the rates, daily sums and backlog of every topic and each of its groups."""
     names = (await topic_names(admin)).topics
     if topic is not None and topic not in names:
         raise UnknownNameError("topic", topic, names)

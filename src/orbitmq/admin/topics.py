@@ -1,4 +1,4 @@
-"""Topics: list, route, status; create, change and delete."""
+"""Lists, describes, creates, changes and deletes topics."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ __all__ = [
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 """The namespace in which name servers keep the queue counts of ordered topics by broker."""
 QUEUES_DEFAULT: Final = 8
-"""For topics created by a tool."""
+"""The number of queues of a topic that a tool creates."""
 
 
 class TopicNames(Result, kw_only=True):
     topics: list[str]
     system: list[str] = msgspec.field(default_factory=list)
-    """Those of them that servers and consumer groups created for themselves, if requested."""
+    """Those of ``topics`` that servers and consumer groups created for themselves, if requested."""
 
 
 class TopicOwner(Result, kw_only=True):
     cluster: str
     topic: str
     group: str
-    """Empty if no group consumes the topic."""
+    """The consumer group; empty if no group consumes the topic."""
 
 
 class TopicOwners(Result, kw_only=True):
@@ -96,7 +96,7 @@ class QueueRange(Result, kw_only=True):
     min_offset: int
     max_offset: int
     last_update_timestamp: int
-    """In milliseconds; 0 if the queue is empty."""
+    """When the newest message was stored, in milliseconds; 0 if the queue is empty."""
 
 
 class TopicStatus(Result, kw_only=True):
@@ -140,13 +140,16 @@ class OrderConf(Result, kw_only=True):
 
 
 async def topic_names(admin: Admin) -> TopicNames:
-    """Every topic registered with the name server, including system topics."""
+    """Returns every topic registered with the name server, including system topics."""
     answer = await admin.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     return TopicNames(topics=TopicList.decode(answer.body).topic_list)
 
 
 async def listed_topics(admin: Admin) -> TopicNames:
-    """Like ``topic_names``, and lists the system topics: retries, dead letters, clusters, brokers, servers."""
+    """Like ``topic_names``, but also lists the system topics separately.
+
+    These are retry and dead-letter topics, and those named after clusters and brokers or used by the servers.
+    """
     names = (await topic_names(admin)).topics
     info = await admin.cluster_info()
     made = {*info.cluster_addr_table, *info.broker_addr_table, *map(reply_topic, info.cluster_addr_table)}
@@ -161,7 +164,7 @@ async def listed_topics(admin: Admin) -> TopicNames:
 
 
 async def topic_owners(admin: Admin) -> TopicOwners:
-    """Cluster and consumer groups of every topic except retry and dead-letter topics."""
+    """Returns the cluster and the consumer groups of every topic except retry and dead-letter topics."""
     info = await admin.cluster_info()
     topics = [
         topic
@@ -181,7 +184,7 @@ async def topic_owners(admin: Admin) -> TopicOwners:
 
 
 async def groups_of_topic(admin: Admin, topic: str) -> list[str]:
-    """The groups that consume a topic, according to one of its brokers."""
+    """Returns the groups that consume a topic, according to the first of its brokers."""
     for _, address in await admin.addresses_of_topic(topic):
         header = QueryTopicConsumeByWhoRequest(topic=topic)
         answer = await admin.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
@@ -190,14 +193,17 @@ async def groups_of_topic(admin: Admin, topic: str) -> list[str]:
 
 
 async def topic_stats(admin: Admin, address: str, topic: str) -> TopicStats:
-    """The offsets of a topic on one broker."""
+    """Returns the offsets of a topic on one broker."""
     header = GetTopicStatsInfoRequest(topic=topic)
     answer = await admin.ask(address, RequestCode.GET_TOPIC_STATS_INFO, header)
     return TopicStats.decode(answer.body)
 
 
 async def topic_status(admin: Admin, topic: str, *, route_topic: str = "") -> TopicStatus:
-    """Offsets of every queue. ``route_topic`` finds the brokers of a topic that has no route of its own."""
+    """Returns the offsets of every queue, sorted by broker and queue. Raises ``UnknownNameError`` without queues.
+
+    If the topic has no route of its own, ``route_topic`` is one on the same brokers.
+    """
     queues: list[QueueRange] = []
     tps = 0.0
     for _, address in await admin.addresses_of_topic(route_topic or topic):
@@ -220,7 +226,7 @@ async def topic_status(admin: Admin, topic: str, *, route_topic: str = "") -> To
 
 
 async def topic_route(admin: Admin, topic: str) -> TopicRouting:
-    """The route of a topic, as returned by the name server and as rows by broker."""
+    """Returns the route of a topic, both as the name server returned it and as one row per broker."""
     route = await admin.route(topic)
     queues = {data.broker_name: data for data in route.queue_datas}
     rows = [
@@ -239,7 +245,7 @@ async def topic_route(admin: Admin, topic: str) -> TopicRouting:
 
 
 async def topic_clusters(admin: Admin, topic: str) -> TopicClusters:
-    """The clusters that have the topic."""
+    """Returns the clusters that have the topic."""
     route = await admin.route(topic)
     return TopicClusters(clusters=_clusters_of(route, await admin.cluster_info()))
 
@@ -250,13 +256,13 @@ def _clusters_of(route: TopicRoute, info: ClusterInfo) -> list[str]:
 
 
 async def topic_config(admin: Admin, address: str, topic: str) -> TopicConfig:
-    """The settings of a topic on one broker."""
+    """Returns the settings of a topic on one broker."""
     answer = await admin.ask(address, RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequest(topic=topic))
     return decode_body(TopicConfig, answer.body)
 
 
 async def allocation(admin: Admin, topic: str, clients: Sequence[str]) -> Allocations:
-    """Which client would get which queue by the default strategy."""
+    """Returns the queues that each client would get by the default strategy."""
     queues = (await admin.route(topic)).subscribe_queues(topic)
     rows = [
         Allocation(client=client, queues=allocate_averagely(queues, list(clients), client))
@@ -278,8 +284,8 @@ async def update_topic(
 ) -> Changed:
     """Create or change a topic on a broker or on all masters of a cluster.
 
-    ``changes`` to attributes are ``{"+name": "value", "-name": ""}``. For an ordered topic its entry in the name
-    servers is written too.
+    ``changes`` has the form ``{"+name": "value", "-name": ""}``: attributes to set and to remove. For an ordered
+    topic, its entry in the name servers is also written.
     """
     if config.read_queue_nums <= 0 and config.write_queue_nums <= 0:
         raise AdminError(f"topic {config.topic_name} would have no queue: give at least 1 with -r or -w")
@@ -321,7 +327,7 @@ async def _put_topic(
 
 
 def system_flag(*, unit: bool, unit_subscription: bool) -> int:
-    """The ``topicSysFlag`` of a topic."""
+    """Returns the ``topicSysFlag`` for a topic."""
     return (TopicSysFlag.UNIT if unit else 0) | (TopicSysFlag.UNIT_SUB if unit_subscription else 0)
 
 
@@ -343,7 +349,7 @@ async def update_topic_list(
 async def update_topic_perm(
     admin: Admin, topic: str, perm: int, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Change a topic's permission and keep its other settings."""
+    """Change a topic's permission without changing its other settings."""
     route = await admin.route(topic)
     queues = {data.broker_name: data for data in route.queue_datas}
     wanted = set(await admin.targets(broker, cluster))
@@ -373,8 +379,8 @@ async def update_topic_perm(
 async def delete_topic(admin: Admin, topic: str, cluster: str) -> Changed:
     """Delete a topic from the masters of a cluster, then from every name server.
 
-    Raises ``UnknownNameError`` when no name server has it, because brokers answer the deletion of any name with
-    success.
+    Raises ``UnknownNameError`` if no name server has the topic, because brokers report success for the deletion of
+    any name.
     """
     header = DeleteTopicInBrokerRequest(topic=topic)
     targets = await admin.targets(None, cluster)
@@ -393,14 +399,14 @@ async def delete_topic(admin: Admin, topic: str, cluster: str) -> Changed:
 
 
 async def order_conf(admin: Admin, topic: str) -> OrderConf:
-    """The queue counts of an ordered topic by broker. Raises ``QueryNotFound``."""
+    """Returns the queue counts of an ordered topic by broker. Raises ``QueryNotFound``."""
     header = GetKvConfigRequest(namespace=ORDER_NAMESPACE, key=topic)
     answer = await admin.ask_name_server(RequestCode.GET_KV_CONFIG, header)
     return OrderConf(topic=topic, order_conf=decode_header(GetKvConfigResponse, answer).value or "")
 
 
 async def put_order_conf(admin: Admin, topic: str, conf: str) -> Changed:
-    """Set them in every name server."""
+    """Set the queue counts of an ordered topic in every name server."""
     header = PutKvConfigRequest(namespace=ORDER_NAMESPACE, key=topic, value=conf)
     answers = await admin.tell_name_servers(RequestCode.PUT_KV_CONFIG, header)
     done = [Change(target=a, action=f"order of {topic} stored", detail=f"orderConf={conf}") for a in answers]
@@ -408,14 +414,14 @@ async def put_order_conf(admin: Admin, topic: str, conf: str) -> Changed:
 
 
 async def delete_order_conf(admin: Admin, topic: str) -> Changed:
-    """Delete them in every name server."""
+    """Delete the queue counts of an ordered topic from every name server."""
     header = DeleteKvConfigRequest(namespace=ORDER_NAMESPACE, key=topic)
     answers = await admin.tell_name_servers(RequestCode.DELETE_KV_CONFIG, header)
     return Changed(changes=[Change(target=a, action=f"order of {topic} deleted") for a in answers])
 
 
 async def _merged_order(admin: Admin, topic: str, entry: str) -> str:
-    """The order of a topic with the entry of one broker replaced."""
+    """Returns the queue counts of an ordered topic with the entry of one broker replaced or added."""
     try:
         old = (await order_conf(admin, topic)).order_conf
     except QueryNotFound:
@@ -425,12 +431,12 @@ async def _merged_order(admin: Admin, topic: str, entry: str) -> str:
 
 
 def read_topic_list(data: bytes) -> list[TopicConfig]:
-    """Topics from a file: a JSON array in the form of ``topics.json`` entries. Raises ``BodyError``."""
+    """Parse a JSON array of topics in the form of ``topics.json`` entries. Raises ``BodyError``."""
     return decode_body(list[TopicConfig], data)
 
 
 def new_topic(name: str, *, read: int | None, write: int | None, perm: int | None) -> TopicConfig:
-    """A topic with the tools' defaults."""
+    """Returns a topic with the tools' defaults for all values that are None."""
     return TopicConfig(
         topic_name=name,
         read_queue_nums=QUEUES_DEFAULT if read is None else read,

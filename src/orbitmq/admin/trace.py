@@ -1,4 +1,6 @@
-"""Message traces: who sent and who consumed a message, read from the trace topic (Apache: ``TraceView``)."""
+"""Reads message traces, which name the senders and consumers of a message, from the trace topic (Apache:
+``TraceView``).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ __all__ = ["TraceRow", "Traces", "message_trace"]
 
 _LATEST_MS = 2**63 - 1
 _TRACE_BYTES_MAX = 256 * 1024
-"""Limit for each record; clients send at most half of it."""
+"""Limit of the bytes to inflate from each record. Clients send at most half of it."""
 
 
 class TraceRow(Result, kw_only=True):
@@ -39,7 +41,7 @@ async def message_trace(
     between_ms: tuple[int, int] = (0, _LATEST_MS),
     count_max: int = 64,
 ) -> Traces:
-    """Sends and deliveries of a message. Raises ``NoMessage`` when the trace topic has none."""
+    """Returns the sends and deliveries of a message. Raises ``NoMessage`` if the trace topic has none."""
     query = KeyQuery(
         topic=trace_topic,
         key=message_id,
@@ -63,7 +65,7 @@ async def message_trace(
 
 
 def _row(fields: list[str], message: MessageView, message_id: str) -> TraceRow | None:
-    """A row of the trace, if it belongs to this message and its kind is shown."""
+    """Returns the row for one trace entry, or None if it is about another message or of a kind that is not shown."""
     host = message.born_host.rpartition(":")[0]
     try:
         match fields:
