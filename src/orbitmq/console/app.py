@@ -64,7 +64,7 @@ _STATIC_TYPES: Final = {
 
 
 class Console:
-    """An async context manager; ``app`` serves the console while it is entered."""
+    """The console. As an async context manager, it makes ``app`` serve requests until the block ends."""
 
     def __init__(self, admin: Admin, settings: ConsoleSettings | None = None) -> None:
         # Pages pass on addresses from URLs, forms and message ids, so only the cluster's brokers may get requests.
@@ -158,8 +158,10 @@ class Console:
         return Response(self._static[name], headers=headers, media_type=kind)
 
     def _view(self, request: Request) -> tuple[View | None, str]:
-        """Returns the request with its session (None if a login is needed), and the cookie to set if the session is
-        new."""
+        """Returns the request with its session, and the cookie to set if the session is new.
+
+        The view is None if a login is needed.
+        """
         session = self.sessions.find(request.cookies.get(COOKIE))
         if session is not None:
             return View(self.services, request, session), ""
@@ -213,8 +215,11 @@ class Console:
         return Form(await request.form())
 
     async def _change(self, request: Request) -> Response:
-        """Handle any change: check session, origin and role, show the plan, then after confirmation execute and audit
-        it."""
+        """Handle a POST that changes something.
+
+        Checks session, origin and role and shows the plan. After confirmation, executes the change and records it in
+        the audit log.
+        """
         view, _ = self._view(request)
         if view is None:
             raise HTTPException(401, "log in first")
@@ -315,8 +320,10 @@ class Console:
         return None if role is None else self.sessions.open(user, role, admin)
 
     async def _broker_user(self, user: str, password: str) -> tuple[Admin, Role | None]:
-        """Authenticate at the brokers with the user's own credentials. Super users become admins, others operators,
-        whose permissions the broker checks on each request."""
+        """Log in at the brokers with the user's own credentials.
+
+        Super users become admins and other users operators; the broker checks the permissions of each request.
+        """
         admin = self._admin_of(user, password)
         await admin.__aenter__()
         role: Role | None = None
@@ -374,8 +381,10 @@ async def _close_admin(session: Session) -> None:
 
 
 async def _say_hello(admin: Admin, address: str) -> None:
-    """Send a heartbeat without groups, which every user may send and which changes nothing. Raises if the broker
-    refuses it."""
+    """Send a heartbeat without groups, which every user may send and which changes nothing.
+
+    Raises if the broker refuses it.
+    """
     body = HeartbeatData(client_id="orbitmq-console-login").encode()
     await admin.ask(address, RequestCode.HEART_BEAT, None, body)
 
@@ -385,7 +394,7 @@ async def _healthy(request: Request) -> Response:
 
 
 def _read_static() -> dict[str, bytes]:
-    """Returns all files below ``static``. They are few and small, so they are kept in memory."""
+    """Returns all files below ``static`` by name. They are few and small, so they are kept in memory."""
     found: dict[str, bytes] = {}
     root = resources.files("orbitmq.console") / "static"
     for entry in root.iterdir():

@@ -1,4 +1,4 @@
-"""Human-readable values. An unknown value is shown as a question mark, never as zero."""
+"""Formats values for people. An unknown value is shown as a question mark, never as zero."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def number(value: float | None) -> Markup | str:
 
 
 def counted(value: int, what: str) -> str:
-    """``1 group``, ``2 groups``."""
+    """Formats a number with its noun: ``1 group``, ``2 groups``."""
     if value == 1:
         what = what.removesuffix("ies") + "y" if what.endswith("ies") else what.removesuffix("s")
     return f"{value:,} {what}"
@@ -50,7 +50,9 @@ def percent(value: float | None) -> Markup | str:
 
 
 def moment(value_ms: float | None) -> Markup:
-    """Formats a time: relative, exact on hover. The browser converts it to the reader's time zone."""
+    """Formats a time in UTC. The browser shows it relative to now, and on hover exactly, in the reader's time
+    zone.
+    """
     if value_ms is None or value_ms <= 0:
         return _UNKNOWN
     exact = datetime.fromtimestamp(value_ms / 1000, UTC)
@@ -86,7 +88,7 @@ def span(value_ms: float | None) -> Markup | str:
 
 
 def text(value: object) -> Markup | str:
-    """Returns a text, or the mark for unknown values."""
+    """Returns a value as text, or the mark for unknown values."""
     return _UNKNOWN if value is None or value == "" else escape(str(value))
 
 

@@ -1,7 +1,7 @@
 """Metrics over time in a small SQLite file: ten-second points for an hour, one-minute points for a day.
 
 The file is bounded: only the first ``SERIES_MAX`` series are kept, and expired points are deleted. It can be deleted
-at any time; charts then start empty.
+at any time; charts are then empty at first.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SERIES_MAX: Final = 1_000
 _FINE_MS: Final = 3_600_000
 _MINUTE_MS: Final = 60_000
 _POINTS_MAX: Final = 720
-"""Points per chart; more than it has pixels are useless."""
+"""Limit of the points per chart. A chart cannot show more points than it has pixels."""
 
 
 class History:
-    """See the module. Thread-safe; calls take milliseconds."""
+    """Stores and reads series of values. Thread-safe; times are in milliseconds."""
 
     def __init__(self, path: Path | None, *, hours: int = 24) -> None:
         self._keep_ms = hours * 3_600_000
@@ -48,7 +48,7 @@ class History:
             self._database.close()
 
     def add(self, at_ms: int, values: Mapping[str, float]) -> None:
-        """Store the values of all series at one time."""
+        """Store one value of each given series, measured at ``at_ms``."""
         with self._lock, self._database:
             rows = [
                 (number, at_ms, float(value))
@@ -87,7 +87,7 @@ class History:
             self._series.pop(name, None)
 
     def read(self, name: str, begin_ms: int, end_ms: int) -> list[tuple[int, float]]:
-        """Returns the points of a series, oldest first, thinned to what a chart can show."""
+        """Returns the times and values of a series, oldest first, thinned to what a chart can show."""
         with self._lock:
             number = self._series.get(name)
             if number is None:

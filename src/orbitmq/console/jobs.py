@@ -1,4 +1,4 @@
-"""Bulk resend of dead letters: a background task with a rate limit, progress and a stop button."""
+"""Resends dead letters in bulk: a background task with a rate limit, progress and a stop button."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["ResendJob"]
 
 @dataclass(slots=True)
 class ResendJob:
-    """One resend job."""
+    """A running or finished bulk resend."""
 
     key: str
     group: str
     topic: str
-    """Target topic; empty to send each to its original topic."""
+    """Target topic; if empty, each dead letter goes to its original topic."""
     per_second: float
     letters: list[DeadLetter]
     user: str
@@ -27,7 +27,7 @@ class ResendJob:
     sent: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
     state: str = "running"
-    """One of running, stopped, done, broken."""
+    """One of ``running``, ``stopped``, ``done`` and ``broken``."""
     error: str = ""
     stop: bool = False
 

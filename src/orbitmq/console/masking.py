@@ -1,4 +1,4 @@
-"""What a console shows of messages: bodies and properties unchanged, masked, or no bodies at all.
+"""Decides what a console shows of messages: bodies and properties unchanged, both masked, or no bodies at all.
 
 ``Masking.mask`` is applied to every message right after it is read. Pages, filters, searches, forms and downloads see
 only its result, so none of them can leak what it hides.
@@ -24,21 +24,21 @@ __all__ = ["EXPORTED", "HIDDEN", "LISTED", "OPENED", "Masking", "hex_dump"]
 
 HIDDEN: Final = "•••"
 LISTED: Final = Preview(read_bytes=64 * 1024, kept_bytes=4 * 1024)
-"""A message in a list: the bytes searched and the bytes kept."""
+"""Limits for a message in a list: the bytes to search and the bytes to keep."""
 OPENED: Final = Preview(read_bytes=256 * 1024, kept_bytes=256 * 1024)
-"""A message on its own page."""
+"""Limits for a message on its own page."""
 EXPORTED: Final = Preview(read_bytes=4 * 1024 * 1024, kept_bytes=4 * 1024 * 1024)
-"""A line of a download. Brokers accept no larger bodies unless configured to."""
+"""Limits for a line of a download. Brokers accept no larger bodies unless configured to."""
 _SHOWN_BYTES: Final = 64 * 1024
 _START_CHARS: Final = 160
 _CARD: Final = re.compile(r"\b(?:\d[ -]?){13,19}\b")
-"""Examines at most 38 characters from each position."""
+"""Card numbers. The pattern examines at most 38 characters from each position."""
 _MAIL_CHARACTERS: Final = re.compile(r"[\w.+@-]++")
-"""A single character class, so it cannot backtrack."""
+"""Candidates for mail addresses. The pattern is a single character class, so it cannot backtrack."""
 _CARD_DIGITS: Final = range(13, 20)
 _SECRETS: Final = ("password", "passwd", "secret", "token", "authorization", "card", "cvv", "iban", "ssn")
 _REASON: Final = "RETRY_REASON"
-"""The error message of a handler, which may quote the body."""
+"""Property with the error message of a handler, which may quote the body."""
 
 
 class Masking:
@@ -79,7 +79,9 @@ class Masking:
         return HIDDEN if self._is_secret(name) or name == _REASON else self._plain(value)
 
     def _is_secret(self, name: str) -> bool:
-        """Returns whether a name contains a masked one; ``user_password`` and ``apiToken`` hide their values too."""
+        """Returns whether a property or field name contains a masked name, as ``user_password`` contains
+        ``password``.
+        """
         folded = name.casefold()
         return any(secret in folded for secret in self._names)
 
@@ -96,7 +98,7 @@ class Masking:
             return "\n".join(map(self._line, text.split("\n")))
 
     def _line(self, line: str) -> str:
-        """Masks a line of non-JSON text. It is hidden entirely if it names a masked field."""
+        """Masks a line of text that is not JSON. The whole line is hidden if it names a masked field."""
         if line.lstrip()[:1] in ("{", "["):
             try:
                 return _printable(json.dumps(self._masked(json.loads(line)), ensure_ascii=False))
@@ -133,7 +135,7 @@ class Masking:
         return message.body
 
     def start(self, message: MessageView) -> str:
-        """Returns the first characters, for a list."""
+        """Returns the first characters of the body, for a list."""
         text = self.text(message)
         if text is None:
             return hex_dump(body_bytes(message)[:16]).splitlines()[0] if message.body_base64 else ""
@@ -163,7 +165,7 @@ def _without_mail(word: re.Match[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    """Replaces unpaired surrogates, which JSON may escape but UTF-8 cannot encode."""
+    """Replaces unpaired surrogates, which JSON can express but UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -52,7 +52,9 @@ _HISTORY_GROUPS: Final = 200
 _STALLED_GROUPS: Final = 5
 _STALLED_LINES: Final = 3
 _LAG_SHARE: Final = 20
-"""A request that took n seconds is not repeated within 20 n, so that the console does not load a broker."""
+"""A request that took n seconds is repeated after 20 n seconds at the earliest, so that the console does not overload
+a broker.
+"""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class BrokerSample:
     replication: HaStatus | None = None
 
     def number(self, *names: str) -> float | None:
-        """Returns the first number of a metric, or None if it is unknown."""
+        """Returns the first number in the first of these metrics that the broker has, or None if it is unknown."""
         text = next((self.figures[name] for name in names if name in self.figures), None)
         if text is None:
             return None
@@ -104,7 +106,7 @@ class BrokerSample:
 
     @property
     def behind_bytes(self) -> int | None:
-        """The lag of the slowest slave; None if unknown or without slaves."""
+        """The lag of the slowest slave in bytes; None if it is unknown or there is no slave."""
         if self.replication is None or not self.replication.slaves:
             return None
         return max(slave.diff for slave in self.replication.slaves)
@@ -127,7 +129,7 @@ class TopicSample:
     rate: float | None = None
     sampled_ms: int = 0
     of_server: bool = False
-    """Named after a broker or a cluster; every broker creates such topics itself."""
+    """Whether the topic is named after a broker or a cluster. Every broker creates such topics itself."""
 
     @property
     def read_queues(self) -> int:
@@ -164,7 +166,10 @@ class GroupSample:
         return sorted({lag.topic for lag in self.lags if not is_retry_topic(lag.topic)})
 
     def lag_ms(self, now_ms: int) -> int | None:
-        """Age of the last consumed message in the queue furthest behind; 0 without lag, None if unknown."""
+        """Returns the age in milliseconds of the last consumed message in the queue where it is oldest.
+
+        Only queues with a lag count. Returns 0 if there are none, and None if the age is unknown.
+        """
         if not self.lags:
             return None
         behind = [lag.last_timestamp for lag in self.lags if lag.diff]
@@ -176,23 +181,23 @@ class GroupSample:
 
 @dataclass(slots=True)
 class Snapshot:
-    """The results of the last round."""
+    """The results of a round."""
 
     at_ms: int = 0
     brokers: list[BrokerSample] = field(default_factory=list)
     topics: dict[str, TopicSample] = field(default_factory=dict)
     groups: dict[str, GroupSample] = field(default_factory=dict)
     error: str = ""
-    """Why there are no results, if there are none."""
+    """Why there are no results; empty if there are some."""
     problems: list[str] = field(default_factory=list)
-    """Values that could not be read."""
+    """Which values could not be read, and why."""
 
     stalled: dict[str, list[str]] = field(default_factory=dict)
-    """Members that hold messages without finishing any, as text, for the groups with the largest lag."""
+    """One line for each member that holds messages without finishing any, in the groups with the largest lag."""
 
     @property
     def known(self) -> bool:
-        """Whether the cluster answered."""
+        """Whether the cluster answered in this round."""
         return self.at_ms > 0 and not self.error
 
     @property
@@ -207,7 +212,7 @@ class Snapshot:
 
 
 class Sampler:
-    """See the module."""
+    """Runs the rounds and keeps the last snapshot."""
 
     def __init__(self, admin: Admin, history: History) -> None:
         self._admin = admin
@@ -315,7 +320,7 @@ class Sampler:
                 fresh.stalled[group.name] = answer.findings[:_STALLED_LINES]
 
     async def _add_offsets(self, fresh: Snapshot) -> None:
-        """Update the offsets of as many topics as a round may query; the others keep their previous values."""
+        """Update the offsets of as many topics as a round may query. The other topics keep their previous values."""
         before = self.snapshot.topics
         names = sorted(fresh.topics)
         for name in names:
@@ -395,7 +400,7 @@ def _one_of_each(samples: list[BrokerSample]) -> list[BrokerSample]:
 
 
 def _figures(snapshot: Snapshot) -> dict[str, float]:
-    """Returns the values to store in the history."""
+    """Returns the values of this round for the history, by series."""
     found: dict[str, float] = {}
     for sample in snapshot.brokers:
         key = f"broker/{sample.place.broker_name}/{sample.place.broker_id}"

@@ -62,18 +62,18 @@ class Session:
     """One browser's session."""
 
     token: str
-    """Part of every form; a page of another origin cannot read it."""
+    """Included in every form. A page of another origin cannot read it."""
     user: str
     role: Role
     expires_s: float
     admin: Admin | None = None
-    """Has the user's own credentials if users log in as users of the broker."""
+    """A session with the user's own credentials, if users log in as users of the broker."""
     flashes: list[tuple[str, str]] = field(default_factory=list)
-    """Messages to show on the next page, as kind and text."""
+    """Messages to show on the next page, as pairs of kind and text."""
 
 
 class Sessions:
-    """The sessions of this process, by cookie value. Bounded; the oldest is evicted first."""
+    """The sessions of this process, by cookie value. Their number is limited; the oldest is evicted first."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -104,15 +104,18 @@ class Sessions:
             self.on_end(session)
 
     def end_all(self) -> list[Session]:
-        """End every session and return them; the caller must close their connections."""
+        """End every session and return all of them. The caller must close their connections."""
         ended = list(self._sessions.values())
         self._sessions.clear()
         return ended
 
 
 def host_allowed(host: str, hosts: frozenset[str], *, needs_login: bool) -> bool:
-    """Returns whether a Host header names this console. Without a login only loopback names and ``hosts`` do, so that
-    another site cannot gain access by resolving its own name to 127.0.0.1."""
+    """Returns whether a Host header names this console.
+
+    Without a login, only loopback names and ``hosts`` are accepted, so that another site cannot gain access by
+    resolving its own name to 127.0.0.1.
+    """
     name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
     if name in _LOOPBACK or name in hosts:
         return True
@@ -120,8 +123,10 @@ def host_allowed(host: str, hosts: frozenset[str], *, needs_login: bool) -> bool
 
 
 def same_origin(headers: Mapping[str, str]) -> bool:
-    """Returns whether a browser sent the request from a page of this host. Other programs can forge these headers,
-    but they do not have our cookie."""
+    """Returns whether a browser sent the request from a page of this host.
+
+    Other programs can forge these headers, but they do not have the session's cookie.
+    """
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         return False
@@ -142,14 +147,17 @@ _HASH: Final = re.compile(r"scrypt\$[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{86}==")
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
-    """Returns ``scrypt$salt$hash``."""
+    """Returns a password's hash in the form ``scrypt$salt$hash``. The salt is random unless given."""
     salt = secrets.token_bytes(16) if salt is None else salt
     key = hashlib.scrypt(password.encode(), salt=salt, n=_COST, r=8, p=1)
     return f"scrypt${base64.b64encode(salt).decode()}${base64.b64encode(key).decode()}"
 
 
 class UserFile:
-    """A file of lines ``name:role:scrypt$salt$hash``, read again at each login. Raises ``ConfigError``."""
+    """A file with lines of the form ``name:role:scrypt$salt$hash``, read again at each login.
+
+    Raises ``ConfigError`` if it cannot be read or a line is invalid.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -172,7 +180,7 @@ class UserFile:
         return found
 
     def check(self, user: str, password: str) -> Role | None:
-        """Returns the role of a user with this password. An unknown name takes the same time."""
+        """Returns the user's role, or None if the name or the password is wrong. Unknown names take the same time."""
         known = self.read().get(user)
         role, stored = known if known is not None else (Role.VIEWER, self._nobody)
         salt = base64.b64decode(stored.split("$")[1])
@@ -181,7 +189,7 @@ class UserFile:
 
     @staticmethod
     def add(path: Path, user: str, role: Role, password: str) -> None:
-        """Add or replace a user."""
+        """Add or replace a user in the file. Raises ``ConfigError`` for an unusable name."""
         if not user or user != user.strip() or user.startswith("#") or ":" in user or not user.isprintable():
             raise ConfigError(
                 f"{user!r} cannot be the name of a user: it is empty, starts with #, starts or ends with a space,"
@@ -226,7 +234,7 @@ class AuditLog:
             file.write(json.dumps(entry, ensure_ascii=False) + "\n")
 
     def last(self, count: int = 500) -> list[dict[str, Any]]:
-        """Returns the last entries, newest first."""
+        """Returns the last entries of the log, newest first."""
         if self._path is None:
             return self._kept[-count:][::-1]
         try:

@@ -1,4 +1,4 @@
-"""Serves a console on a port: uvicorn inside the running event loop, without its signal handlers."""
+"""Serves a console on a port, with uvicorn inside the running event loop and without its signal handlers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def is_loopback(host: str) -> bool:
 async def serve_console(
     admin: Admin, settings: ConsoleSettings, *, host: str = "127.0.0.1", port: int = 8080
 ) -> AsyncIterator[RunningConsole]:
-    """Serve until the block ends. Raises ``ConfigError`` for a non-loopback address without a login."""
+    """Serve until the block ends. Raises ``ConfigError`` for an address other than loopback without a login."""
     if not is_loopback(host) and not settings.needs_login:
         raise ConfigError(
             f"a console on {host} needs a login: give --users FILE or --broker-login, or listen on 127.0.0.1"

@@ -1,4 +1,4 @@
-"""Objects shared by the pages of a console: the cluster, the sampled data, and the console's own state."""
+"""Objects shared by the pages of a console: the cluster, the sampled data, and the state of the console."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAILS_MAX: Final = 10
 
 @dataclass(slots=True)
 class Services:
-    """Created once by the console and available to every page through its request."""
+    """The shared objects, created once by the console. Every page gets them through its ``View``."""
 
     admin: Admin
     settings: ConsoleSettings
@@ -35,4 +35,4 @@ class Services:
     templates: jinja2.Environment
     jobs: dict[str, ResendJob] = field(default_factory=dict)
     tails: int = 0
-    """Number of open live tails; at most ``TAILS_MAX``."""
+    """Number of open live tails, at most ``TAILS_MAX``."""

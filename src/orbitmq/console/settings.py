@@ -14,18 +14,18 @@ __all__ = ["Bodies", "ConsoleSettings", "OptionMeaning", "Role"]
 
 
 class Role(IntEnum):
-    """User roles; each includes the permissions of those before it."""
+    """User roles. Each includes the permissions of the roles before it."""
 
     VIEWER = 1
-    """Read only."""
+    """May only read."""
     OPERATOR = 2
-    """Sends, resends, moves offsets."""
+    """May send and resend messages and move offsets."""
     ADMIN = 3
-    """Creates, changes and deletes topics, groups, users and settings."""
+    """May create, change and delete topics, groups, users and settings."""
 
     @classmethod
     def parse(cls, text: str) -> Role:
-        """Raises ``ConfigError``."""
+        """Parse the name of a role, ignoring case. Raises ``ConfigError`` if it is invalid."""
         try:
             return cls[text.strip().upper()]
         except KeyError:
@@ -33,7 +33,7 @@ class Role(IntEnum):
 
 
 class Bodies(StrEnum):
-    """How much of message bodies is shown."""
+    """How message bodies are shown."""
 
     SHOW = "show"
     MASK = "mask"
@@ -49,24 +49,24 @@ class OptionMeaning(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
-    """All settings; a console is created from these and an ``Admin``."""
+    """The settings of a console."""
 
     state: Path | None = None
-    """Directory of the history and the audit log. With None both are kept in memory only."""
+    """Directory for the history and the audit log. If it is None, both are only kept in memory."""
     users: Path | None = None
     """A file of users; see ``security.UserFile``."""
     broker_login: bool = False
-    """Users log in as users of the broker, which then checks the permissions of each."""
+    """Whether users log in as users of the broker, which then checks their permissions."""
     bodies: Bodies = Bodies.SHOW
     masks: tuple[str, ...] = ()
-    """JSON fields and properties whose values are hidden with ``bodies=mask``."""
+    """Names of JSON fields and properties whose values ``bodies=mask`` hides."""
     pipelines: tuple[Path, ...] = ()
     """Directories with pipeline checkpoints."""
     sample_s: float = 10.0
     history_hours: int = 24
     read_only: bool = False
     hosts: frozenset[str] = frozenset()
-    """Accepted host names in addition to loopback ones; with a login, empty means any."""
+    """Accepted host names in addition to loopback names. With a login, an empty set accepts any."""
     secure_cookies: bool = False
     meanings: Mapping[str, OptionMeaning] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""A request as the pages see it, the possible results of a page, and table state kept in the URL."""
+"""Requests in the form that pages use, the possible results of a page, and the state of tables in the URL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def link(*parts: str, **query: object) -> str:
 
 
 class Form:
-    """The form fields sent by a browser."""
+    """The fields of a form that a browser sent."""
 
     def __init__(self, data: FormData) -> None:
         self._data = data
@@ -48,14 +48,14 @@ class Form:
         return value if isinstance(value, str) else ""
 
     def required(self, name: str, what: str) -> str:
-        """Returns a field. Raises ``AdminError`` if it is empty."""
+        """Returns a field. Raises ``AdminError``, which names ``what``, if it is empty."""
         value = self.text(name)
         if not value:
             raise AdminError(f"{what} is missing")
         return value
 
     def number(self, name: str, what: str, default: int | None = None) -> int:
-        """Returns a field as a number. Raises ``AdminError`` if it is not an integer."""
+        """Returns a field as an integer. Raises ``AdminError``, which names ``what``, if it is not one."""
         text = self.text(name)
         if not text and default is not None:
             return default
@@ -89,7 +89,7 @@ class Plan:
     back: str
     danger: bool = False
     typed: str = ""
-    """The text a user must type to confirm."""
+    """The text that a user must type to confirm; empty if none."""
     heads: Sequence[str] = ()
     rows: Sequence[Sequence[object]] = ()
     command: str = ""
@@ -98,7 +98,7 @@ class Plan:
 
 @dataclass(slots=True, kw_only=True)
 class Done:
-    """The result of an action."""
+    """The outcome of an action."""
 
     text: str
     back: str
@@ -106,7 +106,7 @@ class Done:
 
 
 class Action(NamedTuple):
-    """Something that changes the cluster."""
+    """A change to the cluster: the role it requires, its plan, and its execution."""
 
     role: Role
     plan: Callable[[View, Form], Awaitable[Plan]]
@@ -115,7 +115,7 @@ class Action(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    """One request."""
+    """A request, with the session of its user."""
 
     console: Services
     request: Request
@@ -123,7 +123,7 @@ class View:
 
     @property
     def admin(self) -> Admin:
-        """Has the user's own credentials if they logged in as a user of the broker."""
+        """The session with the cluster. Has the user's own credentials if they logged in as a user of the broker."""
         return self.session.admin or self.console.admin
 
     @property
@@ -173,7 +173,7 @@ class View:
         return self.console.masking.start(message)
 
     def preview(self, limits: Preview) -> Preview:
-        """Returns the masked read limits for this page."""
+        """Returns the limits with this console's masking."""
         return self.console.masking.preview(limits)
 
 
@@ -190,12 +190,12 @@ class Listing:
     _query: dict[str, str] = field(default_factory=dict)
 
     def at(self, **changes: object) -> str:
-        """Returns the link to this view with some of its state changed."""
+        """Returns a link to this table with some of its state changed."""
         merged = self._query | {name: str(value) for name, value in changes.items()}
         return "?" + urlencode({name: value for name, value in merged.items() if value})
 
     def by(self, column: str) -> str:
-        """Returns the link to this view sorted by a column, in reverse order if it already is."""
+        """Returns a link to this table sorted by a column, or in reverse order if it already is."""
         return self.at(sort=f"-{column}" if self.sort == column else column, page="")
 
     def mark(self, column: str) -> str:
@@ -205,7 +205,10 @@ class Listing:
 def listing(
     view: View, rows: Iterable[T], columns: Mapping[str, Callable[[T], Any]], default: str, search_in: str
 ) -> Listing:
-    """Filter, sort and paginate rows by the URL's parameters. ``search_in`` names the searched column."""
+    """Filter, sort and paginate rows as the URL's parameters request. ``search_in`` is the column to search.
+
+    ``columns`` maps each column to its sort key. Unknown values (None) sort last.
+    """
     search = view.query("q")
     wanted = search.casefold()
     key = columns[search_in]

@@ -17,7 +17,7 @@ _ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 
 
 async def access(view: View) -> Response:
-    """Users and policies of a cluster."""
+    """Shows the users and access lists of a cluster."""
     snapshot = await view.console.sampler.ready()
     clusters = sorted({sample.place.cluster for sample in snapshot.brokers})
     cluster = view.query("cluster") or (clusters[0] if clusters else "")

@@ -1,4 +1,4 @@
-"""Dead letters: groups that have some, the dead letters of one group, and their actions."""
+"""Dead letters: the groups that have some, the dead letters of one group, and their actions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _JOBS_MAX = 50
 
 
 async def dead_groups(view: View) -> Response:
-    """Groups with dead letters, from the sampler."""
+    """Shows the groups that have dead letters, from the sampler."""
     snapshot = await view.console.sampler.ready()
     rows = [
         (name.removeprefix("%DLQ%"), sample)
@@ -50,7 +50,7 @@ async def dead_groups(view: View) -> Response:
 
 
 async def dead_group(view: View) -> Response:
-    """Dead letters of one group."""
+    """Shows the dead letters of one group."""
     name = view.name("group")
     everything = view.query("all") == "1"
     page = None
@@ -72,7 +72,7 @@ async def dead_group(view: View) -> Response:
 
 
 async def job(view: View) -> Response:
-    """Progress of a resend job."""
+    """Shows the progress of a resend job."""
     found = view.console.jobs.get(view.name("key"))
     if found is None:
         raise AdminError("this run has ended and was removed; see the audit log")
@@ -80,7 +80,7 @@ async def job(view: View) -> Response:
 
 
 async def export(view: View) -> Response:
-    """Downloads all matches as JSON lines."""
+    """Downloads all matching dead letters as JSON lines."""
     if view.console.masking.bodies is Bodies.OFF:
         raise AdminError("message bodies are hidden in this console, so there is nothing to download")
     name = view.name("group")
@@ -99,7 +99,7 @@ async def export(view: View) -> Response:
 
 
 async def _chosen(view: View, form: Form) -> list[DeadLetter]:
-    """Returns references to the dead letters selected in a form: the ticked ones, or all that match its text."""
+    """Returns the dead letters selected in a form, without bodies: the ticked ones, or all that match its text."""
     group = form.required("group", "the group")
     ids = form.many("id")
     if not ids and not form.flag("everything"):
@@ -120,7 +120,7 @@ async def _chosen(view: View, form: Form) -> list[DeadLetter]:
 
 
 def _which(form: Form) -> str:
-    """Returns a form's selection as arguments of ``orbitmq dlq``."""
+    """Returns the selection of a form as arguments of ``orbitmq dlq``."""
     if not form.flag("everything"):
         return shlex.join(form.many("id"))
     return f"--text {shlex.quote(form.text('text'))}" if form.text("text") else "--all"

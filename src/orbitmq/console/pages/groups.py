@@ -25,12 +25,14 @@ from orbitmq.model.route import MessageQueue
 __all__ = ["ACTIONS", "group", "group_list", "member"]
 
 _AGED_QUEUES_MAX = 64
-"""Queues whose oldest waiting message is read for its age. For the rest, the age of the last consumed message is
-shown."""
+"""Limit of the queues whose oldest waiting message is read for its age.
+
+For the other queues, the age of the last consumed message is shown.
+"""
 
 
 async def group_list(view: View) -> Response:
-    """All groups, from the sampler."""
+    """Shows all groups, from the sampler."""
     snapshot = await view.console.sampler.ready()
     everything = view.query("kind") == "all"
     rows = [row for row in snapshot.groups.values() if everything or row.name not in PREDEFINED_GROUPS]
@@ -59,7 +61,7 @@ async def group_list(view: View) -> Response:
 
 
 async def group(view: View) -> Response:
-    """One group: members, subscriptions, and the lag of every queue in messages and time."""
+    """Shows one group: its members, its subscriptions, and the lag of every queue in messages and time."""
     name = view.name("group")
     admin = view.admin
     problems: list[str] = []
@@ -106,7 +108,10 @@ async def group(view: View) -> Response:
 
 
 async def _ages(view: View, rows: list[admin_groups.QueueProgress]) -> dict[tuple[str, str, int], int | None]:
-    """Returns how many milliseconds the oldest message not yet consumed has waited in each queue."""
+    """Returns for each queue how long the oldest unconsumed message has waited, in milliseconds.
+
+    For queues whose message is not read, returns the age of the last consumed message, or None if it is unknown.
+    """
     now_ms = view.now_ms
     found: dict[tuple[str, str, int], int | None] = {
         (row.topic, row.broker_name, row.queue_id): 0 for row in rows if row.diff <= 0
@@ -128,7 +133,7 @@ async def _ages(view: View, rows: list[admin_groups.QueueProgress]) -> dict[tupl
 
 
 async def member(view: View) -> Response:
-    """Data reported by one member, with its stack."""
+    """Shows the state that one member reports, with its stack traces."""
     name, client = view.name("group"), view.name("client")
     info = await admin_groups.running_consumer(view.admin, name, client, stacks=True)
     return view.page("member.html", name=name, client=client, info=info)
@@ -138,7 +143,7 @@ async def member(view: View) -> Response:
 
 
 async def _moves(view: View, form: Form) -> list[QueueMove]:
-    """Returns the planned new offset of every selected queue."""
+    """Returns the planned new offsets of the queues selected in a form."""
     wanted = OffsetTarget(
         kind=form.text("to"),
         offset=form.number("offset", "the offset") if form.text("to") == "offset" else 0,

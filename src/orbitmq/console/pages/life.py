@@ -19,7 +19,7 @@ __all__ = ["body", "find", "life"]
 
 
 async def find(view: View) -> Response:
-    """Message search by id or key."""
+    """Searches for a message by id or key."""
     wanted, topic = view.query("id"), view.query("topic")
     found, error = [], ""
     if wanted:
@@ -72,7 +72,7 @@ def _flags(sys_flag: int) -> list[str]:
 
 
 def _scale(found: Life, now_ms: int) -> list[tuple[int, int, str]]:
-    """Returns each event's start and length in the drawing, in percent of its width, and its kind."""
+    """Returns the start and length of each event in percent of the drawing's width, and the kind of the event."""
     if not found.events:
         return []
     begin = found.events[0].at_ms

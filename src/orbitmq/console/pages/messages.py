@@ -49,8 +49,11 @@ _TAIL_QUIET_S = 15.0
 
 
 def parse_time(text: str, offset_min: int = 0) -> int | None:
-    """Returns the milliseconds of ``2026-01-31T12:00`` in the reader's time zone, or of a number. Raises
-    ``AdminError``."""
+    """Returns a time in milliseconds, or None for an empty text. Raises ``AdminError``.
+
+    The text is a number of milliseconds or a time such as ``2026-01-31T12:00``, in a zone ``offset_min`` minutes
+    behind UTC unless it names one.
+    """
     if not text:
         return None
     if text.isdigit():
@@ -65,7 +68,7 @@ def parse_time(text: str, offset_min: int = 0) -> int | None:
 
 
 def _filter(view: View, limits: Preview = LISTED) -> MessageFilter:
-    """Returns the filter given in the URL. Raises ``AdminError``."""
+    """Returns the message filter that the URL describes. Raises ``AdminError``."""
     if view.query("sql") and not view.console.masking.shows_all:
         raise AdminError("SQL92 filters are off in this console: they would reveal masked properties")
     broker, _, queue = view.query("queue").rpartition(":")
@@ -92,7 +95,7 @@ async def _queues(view: View, topic: str) -> list[str]:
 
 
 async def browse_page(view: View) -> Response:
-    """Messages by time, queue, offset, key or id, filtered."""
+    """Shows the messages of a topic that match a time, queue, offset, key or id and the filter."""
     name = view.name("topic")
     key, offset = view.query("key"), view.query("offset")
     found: list[MessageView] = []
@@ -131,7 +134,7 @@ async def browse_page(view: View) -> Response:
 
 
 async def with_key(view: View, topic: str, key: str) -> list[MessageView]:
-    """Returns the messages with a key or unique id, newest first, except those whose key is masked."""
+    """Returns the messages with a key or unique id, newest first, without those whose key is masked."""
     query = KeyQuery(topic=topic, key=key, count_max=_COUNT, read_bytes=LISTED.read_bytes)
     shown = view.preview(LISTED).select(await messages_by_key(view.admin, query), text="", tags="*")
     found = [message for message in shown if key in message.keys.split()]
@@ -142,7 +145,9 @@ async def with_key(view: View, topic: str, key: str) -> list[MessageView]:
 
 
 async def json_lines(view: View, name: str, rows: AsyncIterator[Result]) -> Response:
-    """Returns a download with one line per message or dead letter. Errors before the first line are raised."""
+    """Returns a download with one line per message or dead letter. Raises an error that occurs before the first
+    line.
+    """
     masked = not view.console.masking.shows_all
 
     async def lines() -> AsyncIterator[bytes]:
@@ -169,7 +174,7 @@ async def json_lines(view: View, name: str, rows: AsyncIterator[Result]) -> Resp
 
 
 async def download(view: View) -> Response:
-    """Streams all matches as JSON lines while they are read."""
+    """Streams all matching messages as JSON lines while they are read."""
     wanted = _filter(view, EXPORTED)
     if view.console.masking.bodies is Bodies.OFF:
         raise AdminError("message bodies are hidden in this console, so there is nothing to download")
@@ -178,7 +183,7 @@ async def download(view: View) -> Response:
 
 
 def row_of(view: View, message: MessageView) -> dict[str, Any]:
-    """A message as a row of the live tail."""
+    """Returns a message as a row of the live tail."""
     return {
         "id": message.message_id,
         "href": link("messages", message.message_id, topic=message.topic),
@@ -204,7 +209,7 @@ async def tail_page(view: View) -> Response:
 
 
 async def tail_stream(view: View) -> Response:
-    """Server-sent events: batches of rows, and the number of skipped messages."""
+    """Streams server-sent events with batches of rows and the number of skipped messages."""
     console = view.console
     if console.tails >= TAILS_MAX:
         return Response(f"{TAILS_MAX} live tails are open already", 429)
@@ -242,7 +247,7 @@ async def tail_stream(view: View) -> Response:
 
 
 async def send_page(view: View) -> Response:
-    """A form for a new message, prefilled from an existing one if the URL names it."""
+    """Shows a form for a new message, filled in from an existing message if the URL names one."""
     name = view.name("topic")
     old, shown = None, None
     own: dict[str, str] = {}
@@ -277,7 +282,7 @@ async def send_page(view: View) -> Response:
 
 
 def message_of(form: Form) -> tuple[Message, MessageQueue | None]:
-    """Returns the message described by a form. Raises ``AdminError``."""
+    """Returns the message that a form describes, and its queue if one is chosen. Raises ``AdminError``."""
     topic = form.required("topic", "the topic")
     check_send_topic(topic)
     properties: dict[str, str] = {}

@@ -19,7 +19,7 @@ _LAG_OLD_MS = 15 * 60_000
 
 
 async def overview(view: View) -> Response:
-    """Clusters, brokers, problems, and the groups with the largest lag."""
+    """Shows clusters, brokers, problems, and the groups with the largest lag."""
     snapshot = await view.console.sampler.ready()
     masters = [sample for sample in snapshot.brokers if sample.place.is_master]
     groups = [group for group in snapshot.groups.values() if group.lag]
@@ -54,7 +54,7 @@ def _dead_count(snapshot: Snapshot) -> float | None:
 
 
 def _sum(values: list[float | None] | list[int | None]) -> float | None:
-    """Returns the sum, or unknown if any part is."""
+    """Returns the sum, or None (unknown) if a value is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if values and len(known) == len(values) else None
 
@@ -97,7 +97,7 @@ def needs_attention(snapshot: Snapshot, now_ms: int) -> list[str]:
 
 
 async def chart(view: View) -> Response:
-    """Series of the history as JSON: ``?series=all/in&series=all/out&hours=1``."""
+    """Returns series of the history as JSON, for a URL such as ``?series=all/in&series=all/out&hours=1``."""
     hours = min(max(view.number("hours", 1), 1), view.console.settings.history_hours)
     now_ms = view.now_ms
     names = view.request.query_params.getlist("series")[:_SERIES_MAX]
@@ -112,7 +112,7 @@ async def chart(view: View) -> Response:
 
 
 async def producer_list(view: View) -> Response:
-    """Every connected producer of every broker."""
+    """Shows the producers connected to each broker."""
     snapshot = await view.console.sampler.ready()
     masters = [sample.place for sample in snapshot.brokers if sample.place.is_master]
     answers = await gather_bounded(lambda place: producers(view.admin, place.address), masters)
@@ -136,7 +136,7 @@ async def producer_list(view: View) -> Response:
 
 
 async def audit(view: View) -> Response:
-    """The log of changes and who made them."""
+    """Shows the log of changes and who made them."""
     columns = {
         "at": lambda row: row.get("at"),
         "user": lambda row: str(row.get("user")),

@@ -1,8 +1,8 @@
 """Pipelines: the progress of each Spark query, read from its checkpoint.
 
 A checkpoint has ``offsets/N`` (the end of batch N, written before it runs) and ``commits/N`` (written after it). The
-newest of each show what is running, what is done and when; comparing the offsets with the ends of the queues gives
-the lag.
+newest file of each directory shows which batch is running, which one completed last and when. The difference between
+the offsets and the ends of the queues is the lag.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _RECENT_MS = 120_000
 
 @dataclass(slots=True)
 class Pipeline:
-    """One query."""
+    """One query, identified by its checkpoint."""
 
     name: str
     path: Path
     batch: int | None = None
-    """The last completed batch."""
+    """Number of the last completed batch."""
     begun: int | None = None
-    """The last planned batch."""
+    """Number of the last planned batch."""
     done_ms: int | None = None
     offsets: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Next offsets, by topic and then by broker:queue."""
+    """The offsets at which the next batch starts, by topic and then by ``broker:queue``."""
     lag: int | None = None
     error: str = ""
 
@@ -52,7 +52,7 @@ class Pipeline:
 
 
 def read_checkpoints(roots: tuple[Path, ...]) -> list[Pipeline]:
-    """Returns every checkpoint below the directories."""
+    """Returns the checkpoints found below the directories, within limits of depth and number."""
     found: list[Pipeline] = []
     for root in roots:
         waiting = [(root, 0)]
@@ -90,8 +90,10 @@ def _read(pipeline: Pipeline) -> Pipeline:
 
 
 def _offsets(line: str) -> dict[str, dict[str, int]]:
-    """Parse next offsets in the form our source writes, ``{topic: {broker: {queue: offset}}}``. Returns nothing for
-    other sources. Names with a space are not topics but metadata about the offsets."""
+    """Parse the offsets that our source writes, ``{topic: {broker: {queue: offset}}}``.
+
+    Returns an empty dict for other sources. Names with a space are not topics but metadata about the offsets.
+    """
     try:
         table = {
             topic: msgspec.json.decode(brokers, type=dict[str, dict[str, int]])
@@ -111,7 +113,7 @@ def _offsets(line: str) -> dict[str, dict[str, int]]:
 
 
 async def pipelines(view: View) -> Response:
-    """All pipelines in the directories configured for the console."""
+    """Shows all pipelines in the directories configured for the console."""
     roots = view.console.settings.pipelines
     found = await asyncio.to_thread(read_checkpoints, roots)
     topics = sorted({topic for one in found for topic in one.offsets})

@@ -1,4 +1,4 @@
-"""Settings of brokers and name servers: shown with descriptions, changed at runtime."""
+"""Settings of brokers and name servers, shown with descriptions and changed at runtime."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _hidden(key: str, value: str) -> str:
 
 
 async def configuration(view: View) -> Response:
-    """The list of servers."""
+    """Shows the list of servers."""
     snapshot = await view.console.sampler.ready()
     return view.page("configuration.html", snapshot=snapshot, name_servers=view.admin.name_servers)
 
 
 async def broker(view: View) -> Response:
-    """All settings and metrics of one broker."""
+    """Shows all settings and metrics of one broker."""
     address = view.name("address")
     meanings = view.console.settings.meanings
     config = await config_of(view.admin, address)

@@ -22,7 +22,7 @@ _TYPES = ("", *sorted(TOPIC_ATTRIBUTES["message.type"].values))
 
 
 async def topic_list(view: View) -> Response:
-    """All topics, from the sampler. Offsets that it has not queried yet are queried now for the rows on the page."""
+    """Shows all topics from the sampler. Message counts missing for rows on this page are queried first."""
     snapshot = await view.console.sampler.ready()
     kind = view.query("kind")
     rows = [row for row in snapshot.topics.values() if _wanted(row, kind)]
@@ -62,7 +62,7 @@ def _wanted(row: TopicSample, kind: str) -> bool:
 
 
 async def topic(view: View) -> Response:
-    """One topic: queues, route, groups, settings."""
+    """Shows one topic with its queues, route, groups and settings."""
     name = view.name("topic")
     snapshot = await view.console.sampler.ready()
     sample = snapshot.topics.get(name)
@@ -169,7 +169,7 @@ async def _store(view: View, form: Form) -> Done:
 
 
 def summary(changed: Changed) -> str:
-    """Returns what was done on which servers."""
+    """Returns a text that says which servers made which change."""
     return "; ".join(dict.fromkeys(f"{one.action} on {one.target}" for one in changed.changes))
 
 
