@@ -1,8 +1,8 @@
 """Access control for calls: client signatures, and rights on topics and groups.
 
 A client signs only the date of its call. Official clients send their local time with a literal Z, so a date is
-accepted if it is correct in some time zone (``SignedDates``). That rejects a header from last year but not one from
-today. Only TLS keeps others from reading and reusing it.
+accepted if it is correct in some time zone (``SignedDates``). A header from last year is thus rejected, but one from
+earlier today is not. Only TLS keeps others from reading a header and reusing it.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _ACTIONS: Final = {
 
 
 class Right(msgspec.Struct, frozen=True):
-    """A right a call needs."""
+    """A right that a call requires."""
 
     kind: str
-    """Topic or Group."""
+    """``Topic`` or ``Group``."""
     name: str
     what: What
 
@@ -79,20 +79,20 @@ class Access(Protocol):
 
     @property
     def version(self) -> int:
-        """Changes whenever users or their rights may have changed."""
+        """A number that changes whenever users or their rights may have changed."""
 
     async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
-        """Returns the name of the user making the call. Raises ``Refused``."""
+        """Check that the call is signed and has the rights. Returns the name of the user. Raises ``Refused``."""
 
     def allows(self, user: str, right: Right, remote: str) -> bool:
-        """Whether a user who has signed before has this right now."""
+        """Returns whether a user who has already signed a call has this right now."""
 
 
 class SignedDates:
-    """Checks that a signed date can be the time of its call."""
+    """Checks that a signed date may be the time of its call."""
 
     def __init__(self, mode: str, clock: Clock) -> None:
-        """``mode`` is ``zones``, ``utc`` or ``off``."""
+        """``mode`` is ``zones`` (local time of any zone), ``utc``, or ``off`` (no check)."""
         self._clock = clock
         self._is_on = mode != "off"
         zones = mode == "zones"
@@ -100,7 +100,10 @@ class SignedDates:
         self._behind_s = _SLACK_S + (_WESTERNMOST_S if zones else 0)
 
     def check(self, call: Call, date: str) -> None:
-        """Checks each call only once, because a Telemetry stream outlives its date. Raises ``NoPermission``."""
+        """Check the date when the call is first checked, not later: a Telemetry stream outlives its date.
+
+        Raises ``NoPermission``.
+        """
         if not self._is_on or call.is_dated:
             return
         try:
@@ -115,7 +118,7 @@ class SignedDates:
 
 @lru_cache(maxsize=256)
 def _seconds(date: str) -> float:
-    """Returns the date as seconds since 1970, read as UTC. Raises ``ValueError``."""
+    """Returns a date of the form ``yyyyMMddTHHmmssZ`` as seconds since 1970 UTC. Raises ``ValueError``."""
     if len(date) != 16 or date[8] != "T" or date[15] != "Z" or not date.isascii():
         raise ValueError
     parts = [date[:4], date[4:6], date[6:8], date[9:11], date[11:13], date[13:15]]
@@ -126,7 +129,7 @@ def _seconds(date: str) -> float:
 
 
 class ListedCalls:
-    """Authorizes calls signed with accounts from 4.x access lists."""
+    """Authorizes calls signed with the accounts of 4.x access lists."""
 
     def __init__(self, files: AclFiles, dates: SignedDates) -> None:
         self._files = files
@@ -141,7 +144,7 @@ class ListedCalls:
         return all(self._files.allows(user, need, _host(remote)) for need in needs)
 
     async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
-        """Raises ``Refused``."""
+        """Check the signature and the rights. Returns the account's name. Raises ``Refused``."""
         try:
             signature = _signature(call) or _Signature("", b"", b"")
             name = self._files.check_content(
@@ -168,7 +171,7 @@ class SignedCalls:
         dates: SignedDates,
         learn: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """``learn`` loads a user into ``control`` before the check, for users that live in another process."""
+        """``learn`` loads a user into ``control`` before each check; used if another process manages the users."""
         self._control = control
         self._dates = dates
         self._learn = learn
@@ -182,7 +185,10 @@ class SignedCalls:
         return all(self._control.allows(user, need, _host(remote)) for need in needs)
 
     async def check(self, call: Call, rights: tuple[Right, ...]) -> str:
-        """Raises ``Refused``, with UNAUTHORIZED even for a missing right, like Apache's proxy."""
+        """Check the signature and the rights. Returns the user's name.
+
+        Raises ``Refused`` with UNAUTHORIZED even for a missing right, like Apache's proxy.
+        """
         control = self._control
         try:
             signature = _signature(call)
@@ -204,7 +210,7 @@ class SignedCalls:
 
 
 class _Signature(msgspec.Struct, frozen=True):
-    """The claimed user, the signed content and the HMAC."""
+    """A call's signature: the claimed user, the signed content and the HMAC."""
 
     name: str
     content: bytes
@@ -212,7 +218,10 @@ class _Signature(msgspec.Struct, frozen=True):
 
 
 def _signature(call: Call) -> _Signature | None:
-    """Returns None for an unsigned call. The signed content is the call's date as sent. Raises ``NoPermission``."""
+    """Parse the signature of a call. Returns None for an unsigned call. Raises ``NoPermission``.
+
+    The signed content is the call's date as sent.
+    """
     given = call.header("authorization")
     if not given:
         return None
@@ -239,7 +248,9 @@ def _field(part: str) -> tuple[str, str]:
 
 
 def _needs(rights: Sequence[Right], facts: BrokerFacts) -> Iterator[Need]:
-    """Returns everything a broker would ask of the user, because the broker only sees the rights of the proxy."""
+    """Yields everything that a broker would require of the user. The broker itself only checks the rights of the
+    proxy.
+    """
     groups = [right.name for right in rights if right.kind != "Topic"]
     for right in rights:
         actions = _ACTIONS[right.what]

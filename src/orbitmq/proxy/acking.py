@@ -37,15 +37,15 @@ from orbitmq.wire.headers import (
 __all__ = ["Acking"]
 
 _ENTRIES_MAX: Final = 2048
-"""Per call; the largest receive returns 32 messages."""
+"""Limit of the entries per call. The largest receive returns 32 messages."""
 _AT_ONCE: Final = 32
-"""Entries of one call processed concurrently."""
+"""How many entries of one call are processed concurrently."""
 _ANSWERED_AT_ONCE: Final = 512
 _DEAD: Final = -1
 
 
 class Acking:
-    """See the module."""
+    """Acknowledges, hides and dead-letters messages."""
 
     def __init__(
         self,
@@ -78,14 +78,14 @@ class Acking:
     # -- single messages -------------------------------------------------------------------------------
 
     def check_alive(self, handle: Handle) -> None:
-        """Raises ``Refused`` if the handle has expired or its broker is unknown."""
+        """Raise ``Refused`` if the handle has expired or its broker is unknown."""
         if handle.visible_ms <= self._clock.now_ms():
             raise Refused(pb.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
         if not self._brokers.knows(handle.broker_name):
             raise Refused(pb.INVALID_RECEIPT_HANDLE, f"broker {handle.broker_name} is not known")
 
     async def ack_one(self, group: str, topic: str, handle: Handle) -> pb.Status:
-        """Returns the broker's result. Raises ``OrbitError``."""
+        """Acknowledge a message. Returns the broker's result. Raises ``OrbitError``."""
         header = AckMessageRequest(
             consumer_group=group,
             topic=handle.real_topic(topic, group),
@@ -106,7 +106,9 @@ class Acking:
     async def change_one(
         self, group: str, topic: str, handle: Handle, invisible_ms: int, *, suspend: bool | None = None
     ) -> Handle:
-        """Hide a message for ``invisible_ms`` from now. Raises ``Refused`` or ``OrbitError``."""
+        """Hide a message for ``invisible_ms`` from now. Returns the new handle. Raises ``Refused`` or
+        ``OrbitError``.
+        """
         header = ChangeMessageInvisibletimeRequest(
             consumer_group=group,
             topic=handle.real_topic(topic, group),
@@ -127,11 +129,13 @@ class Acking:
         return handle.changed(changed.pop_time, changed.invisible_time, changed.revive_qid)
 
     async def change_quietly(self, group: str, topic: str, handle: Handle, invisible_ms: int) -> Handle:
-        """``change_one`` for ``Renewal``. Renewing and releasing do not count as deliveries."""
+        """Like ``change_one``, in the form that ``Renewal`` calls. Renewals and releases do not count as
+        deliveries.
+        """
         return await self.change_one(group, topic, handle, invisible_ms)
 
     async def bury(self, group: str, topic: str, handle: Handle, message_id: str) -> pb.Status:
-        """Dead-letter a message and acknowledge it. Raises ``Refused`` or ``OrbitError``."""
+        """Dead-letter a message and acknowledge it. Returns the result. Raises ``Refused`` or ``OrbitError``."""
         if handle.log_offset is None:
             raise Refused(pb.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
         header = ConsumerSendMsgBackRequest(
@@ -183,8 +187,11 @@ class Acking:
     async def _current(
         self, client: Client | None, message_id: str, text: str, group: str, topic: str
     ) -> tuple[Handle, bool]:
-        """Returns the valid handle (the client's own or its renewal) and whether a proxy is known to have issued it.
-        Raises ``Refused``."""
+        """Returns the valid handle, which is the client's own or its renewal, and whether a proxy is known to have
+        issued it.
+
+        Stops renewing the message. Raises ``Refused``.
+        """
         renewed = await self.renewal.release(client, message_id, text, group, topic)
         return self.seal.open(text, group, topic) if renewed is None else (renewed, True)
 
@@ -203,7 +210,7 @@ class Acking:
     async def _ack_in_batches(
         self, group: str, topic: str, entries: list[pb.AckMessageEntry], client: Client | None
     ) -> list[pb.Status]:
-        """Send one request per broker (``enableBatchAck``)."""
+        """Acknowledge messages with one request per broker (``enableBatchAck``). Returns a status for each entry."""
         statuses: list[pb.Status] = [OK] * len(entries)
         by_broker: dict[str, list[tuple[int, Handle]]] = defaultdict(list)
         for index, entry in enumerate(entries):
@@ -262,8 +269,10 @@ class Acking:
         return pb.ForwardMessageToDeadLetterQueueResponse(status=result)
 
     async def _check_record(self, group: str, topic: str, handle: Handle) -> None:
-        """Verify that the handle's log offset holds the message it names, because anyone may have written the handle.
-        Raises ``Refused`` or ``OrbitError``."""
+        """Check that the record at the handle's log offset is the message that the handle names.
+
+        A client may have written the handle itself. Raises ``Refused`` or ``OrbitError``.
+        """
         if handle.log_offset is None:
             return  # ``bury`` refuses it
         header = ViewMessageByIdRequest(offset=handle.log_offset)
@@ -276,8 +285,10 @@ class Acking:
 
 
 def _batch_body(broker_name: str, group: str, topic: str, handles: list[Handle]) -> bytes:
-    """Returns a BATCH_ACK_MESSAGE body: one entry per pop and queue, with the offsets as a bitmap relative to the
-    pop's start offset."""
+    """Returns a BATCH_ACK_MESSAGE body.
+
+    It has one entry per pop and queue, with the offsets as a bitmap relative to the pop's start offset.
+    """
     bits: dict[tuple[str, int, int, int, int, int], int] = defaultdict(int)
     for handle in handles:
         key = (

@@ -1,8 +1,8 @@
 """The brokers behind a proxy: routes, topic and group settings, and calls.
 
-In cluster mode brokers are found through name servers. In local mode one broker lives in the same process. Its
-address refers to an in-memory connection (``transport/local.py``), and all sends and receives go to it. Everything
-else is the same code.
+In cluster mode, brokers are found through name servers. In local mode, one broker runs in the same process, its
+address refers to an in-memory connection (``transport/local.py``), and all sends and receives go to it. The rest of
+the code is the same in both modes.
 
 Corresponds to Apache's ClusterTopicRouteService, LocalTopicRouteService, MetadataService and MQClientAPIExt.
 """
@@ -61,7 +61,7 @@ class LocalBroker(msgspec.Struct, frozen=True):
 
 
 class TopicFacts(msgspec.Struct, frozen=True, gc=False):
-    """What the proxy knows about one topic."""
+    """The proxy's knowledge of one topic."""
 
     route: TopicRoute
     """The route sent to clients."""
@@ -70,14 +70,14 @@ class TopicFacts(msgspec.Struct, frozen=True, gc=False):
     readable: list[str]
     """Names of the readable brokers."""
     kind: str
-    """The message.type attribute, or UNSPECIFIED if it could not be read."""
+    """The topic's message.type attribute, or UNSPECIFIED if it could not be read."""
 
 
 TransactionCheck = Callable[[Call[CheckTransactionStateRequest]], None]
 
 
 class Brokers:
-    """See the module. Owned by one event loop; ``start`` and ``stop`` once each."""
+    """Calls the brokers and caches their metadata. Owned by one event loop; start and stop it once each."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Brokers:
         self.local = local
         tls = outgoing_context(config) if config.tls_outgoing else None
         self.checks: list[TransactionCheck] = []
-        """Called when a broker asks for the outcome of a transaction."""
+        """Called when a broker checks back for the outcome of a transaction."""
         routes = [Route(RequestCode.CHECK_TRANSACTION_STATE, self._check, CheckTransactionStateRequest)]
         self.rpc = RpcClient(router=Router(routes), serialize_type=SerializeType.JSON, tls=tls)
         if local is not None:
@@ -141,7 +141,7 @@ class Brokers:
         return self.local is not None or self._book.broker(broker_name) is not None
 
     def masters(self) -> set[str]:
-        """Returns the addresses of all masters in known routes."""
+        """Returns the addresses of the masters in all known routes."""
         if self.local is not None:
             return {self.local.address}
         return {data.master_address for data in self._book.brokers() if data.master_address is not None}
@@ -190,17 +190,20 @@ class Brokers:
     # -- cached metadata -------------------------------------------------------------------------------
 
     async def facts(self, topic: str) -> TopicFacts:
-        """Raises ``Refused`` for an unknown topic, or ``OrbitError`` if a server does not answer."""
+        """Returns the facts about a topic, loading them if necessary.
+
+        Raises ``Refused`` for an unknown topic, or ``OrbitError`` if a server does not answer.
+        """
         known = self.topics.known(topic)
         return known if known is not None else await self.topics.get(topic)
 
     async def refresh(self, topic: str) -> None:
-        """Reload a topic, after a broker did not behave as its route said."""
+        """Reload a topic's facts after a broker has contradicted them."""
         self.topics.forget(topic)
         await self.topics.get(topic)
 
     async def group(self, group: str) -> SubscriptionGroupConfig | None:
-        """Returns a group's settings, or None if no broker has it."""
+        """Returns a group's settings, or None if no broker has the group or they could not be loaded."""
         try:
             return await self.groups.get(group)
         except OrbitError as error:
@@ -282,7 +285,7 @@ class Brokers:
         return masters
 
     async def find_brokers(self) -> set[str]:
-        """Returns the addresses of the cluster's masters, as far as the name servers know them."""
+        """Returns the addresses of all masters that the name servers know."""
         if self.local is None:
             try:
                 await asyncio.wait_for(self._book.refresh(self._config.cluster_name), CALL_S)

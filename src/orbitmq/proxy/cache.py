@@ -1,4 +1,7 @@
-"""A cache of server responses. Fresh entries are returned immediately; older ones are refreshed in the background."""
+"""A cache of server responses.
+
+Fresh entries are returned immediately. So are older ones, which are then refreshed in the background.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class Cache(Generic[V]):
         self._loading: dict[str, asyncio.Task[V | OrbitError]] = {}
 
     def known(self, name: str) -> V | None:
-        """Returns the value if it is cached. Starts a refresh if it is old."""
+        """Returns the cached value, or None. Starts a refresh if the value is old."""
         entry = self._entries.get(name)
         if entry is None:
             return None

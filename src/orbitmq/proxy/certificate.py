@@ -1,4 +1,4 @@
-"""The proxy's certificate: loaded from files and reloaded when they change, or generated at startup."""
+"""The proxy's certificate, either loaded from files and reloaded when they change, or generated at startup."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server_tls(config: ProxyConfig, clock: Clock) -> ServerTls:
 
 
 def file_times(config: ProxyConfig) -> tuple[float, ...]:
-    """Returns the files' modification times; empty if no files are used."""
+    """Returns the modification times of the certificate files; empty if no files are used."""
     if config.tls_test_mode or config.tls_mode == TlsMode.DISABLED:
         return ()
     try:

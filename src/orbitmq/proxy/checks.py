@@ -29,7 +29,7 @@ _RESERVED_NAMES: Final = """
     DLQ_ORIGIN_MESSAGE_ID __CRC32# _SYS_MSG_PRIORITY_ __LITE_TOPIC
 """
 RESERVED_PROPERTIES: Final = frozenset(_RESERVED_NAMES.split())
-"""Properties that clients may not set and consumers do not see."""
+"""Properties that clients may not set and that are not shown to consumers."""
 
 _good_topics: set[str] = set()
 _GOOD_TOPICS_MAX: Final = 10_000
@@ -136,7 +136,7 @@ def check_message(config: ProxyConfig, message: pb.Message, now_ms: int) -> None
 
 
 def _check_properties(config: ProxyConfig, message: pb.Message) -> int:
-    """Returns the size of the user properties in bytes."""
+    """Validate the user properties. Returns their size in bytes. Raises ``Refused``."""
     properties = message.user_properties
     if not properties:
         return 0

@@ -38,7 +38,7 @@ SETTINGS_BYTES_MAX: Final = 512 * 1024 * 1024
 _CLIENT_BYTES: Final = 2048
 """Rough memory cost of a client, excluding its settings."""
 _ADOPTED_S: Final = 30.0
-"""An adopted client expires after this time without a heartbeat; clients send one every ten seconds."""
+"""Seconds without a heartbeat after which an adopted client expires. Clients send one every ten seconds."""
 _ADOPTED_PER_CONNECTION: Final = 256
 SETTINGS_WAIT_S: Final = 1.0
 _AWAITED_MAX: Final = 10_000
@@ -49,7 +49,7 @@ _UNKNOWN: Final = "cannot find client settings for this client"
 
 
 class ClientKey(NamedTuple):
-    """Identifies a client together with its user, so two users may use the same id without interfering."""
+    """The id of a client and its user, so that two users can use the same id without interfering."""
 
     client_id: str
     owner: str = ""
@@ -57,7 +57,7 @@ class ClientKey(NamedTuple):
 
 
 class Client:
-    """One client."""
+    """A connected client."""
 
     __slots__ = (
         "client_id",
@@ -82,12 +82,12 @@ class Client:
         self.group = settings.subscription.group.name
         """The consumer's group; empty for producers."""
         self.topics: frozenset[str] = frozenset()
-        """Topics the producer sends to."""
+        """The topics to which the producer sends."""
         self.stream: Call | None = None
-        """Its telemetry stream, which carries commands to it."""
+        """The client's telemetry stream, over which commands are sent to it."""
         self.seen = now
         self.is_adopted = False
-        """The client made a call without having sent settings."""
+        """Whether the client made a call without having sent settings."""
         self.size_bytes = 0
         self.remote = ""
         self.language = ""
@@ -104,7 +104,7 @@ class Client:
         return self.settings.subscription.fifo
 
     def send(self, command: pb.TelemetryCommand) -> bool:
-        """Send a command over the client's stream. Returns False if there is none."""
+        """Send a command over the client's stream. Returns False if the client has no open stream."""
         stream = self.stream
         if stream is None or stream.done:
             return False
@@ -113,7 +113,7 @@ class Client:
 
 
 def client_type_name(number: int) -> str:
-    """Returns the name of a client type, or its number if it has no name yet."""
+    """Returns the name of a client type, or its number if the protocol does not define it."""
     return pb.ClientType.Name(number) if number in pb.ClientType.values() else str(number)
 
 
@@ -129,9 +129,9 @@ class Clients:
         self._size_bytes = 0
         self._limit_bytes = SETTINGS_BYTES_MAX
         self._adopted: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        """Number of clients without settings, by connection."""
+        """Number of clients without settings on each connection."""
         self.gone: list[Callable[[Client], object]] = []
-        """Called with a client that was unregistered or expired."""
+        """Functions to call with a client that was removed."""
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -143,15 +143,17 @@ class Clients:
         return self._clients.get(key)
 
     def known(self, key: ClientKey) -> Client:
-        """Raises ``Refused``."""
+        """Returns a registered client. Raises ``Refused`` if it is unknown."""
         client = self._clients.get(key)
         if client is None:
             raise Refused(pb.UNRECOGNIZED_CLIENT_TYPE, _UNKNOWN)
         return client
 
     async def wait_known(self, key: ClientKey) -> Client | None:
-        """Like ``find``, but waits briefly, because some clients receive without waiting for the answer to their
-        settings."""
+        """Like ``find``, but waits briefly for an unknown client.
+
+        Some clients start to receive before they have the answer to their settings.
+        """
         client = self._clients.get(key)
         if client is None and len(self._awaited) < _AWAITED_MAX:
             registered = self._awaited.setdefault(key, asyncio.Event())
@@ -171,8 +173,11 @@ class Clients:
         return client
 
     def adopt(self, key: ClientKey, settings: pb.Settings, call: Call) -> Client:
-        """Register a consumer that made a call without having sent settings, because it came from another proxy. It
-        cannot receive commands until it sends them. Raises ``Refused``."""
+        """Register a consumer that made a call without having sent settings, for example because it came from another
+        proxy.
+
+        It cannot receive commands until it sends them. Raises ``Refused``.
+        """
         count = self._adopted.get(call.connection, 0)
         if count >= _ADOPTED_PER_CONNECTION:
             raise Refused(pb.TOO_MANY_REQUESTS, "too many clients without settings on one connection")
@@ -220,7 +225,10 @@ class Clients:
         return client
 
     def _make_room(self) -> None:
-        """Remove clients, largest first, of the host that uses most memory, until a quarter of the limit is free."""
+        """Remove clients until a quarter of the memory limit is free.
+
+        Each time, the largest client of the host that uses the most memory is removed.
+        """
         by_host: defaultdict[str, list[Client]] = defaultdict(list)
         sums: defaultdict[str, int] = defaultdict(int)
         for client in self:
@@ -246,7 +254,7 @@ class Clients:
             client.stream = None
 
     def unregister(self, key: ClientKey) -> Client:
-        """Raises ``Refused``."""
+        """Remove a client and return it. Raises ``Refused`` if it is unknown."""
         client = self.known(key)
         self._remove(client)
         return client
@@ -294,7 +302,7 @@ class Clients:
 def merged_settings(
     config: ProxyConfig, asked: pb.Settings, group: SubscriptionGroupConfig | None
 ) -> pb.Settings:
-    """Returns the client's settings with the server's values merged in."""
+    """Returns the client's settings, completed and overridden with the server's values."""
     settings = pb.Settings()
     settings.CopyFrom(asked)
     settings.metric.Clear()
@@ -332,5 +340,5 @@ def merged_settings(
 
 
 def attempts_of(group: SubscriptionGroupConfig | None) -> int:
-    """Returns how often a message is delivered before it is dead-lettered."""
+    """Returns after how many deliveries a message is dead-lettered."""
     return (16 if group is None else group.retry_max_times) + 1

@@ -1,4 +1,6 @@
-"""Operator queries that a broker forwards to a client, sent over telemetry (Apache: ProxyClientRemotingProcessor)."""
+"""Operator queries that a broker forwards to a client and the proxy sends over telemetry (Apache:
+ProxyClientRemotingProcessor).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Commands:
         self._waiting: dict[str, tuple[Client, asyncio.Future[pb.TelemetryCommand]]] = {}
 
     def answered(self, client: Client | None, command: pb.TelemetryCommand) -> None:
-        """Resolve a pending command. An answer without one, or from a different client, is dropped."""
+        """Resolve a pending command. An answer from a different client, or to no pending command, is dropped."""
         nonce = command.thread_stack_trace.nonce or command.verify_message_result.nonce
         asked, waiting = self._waiting.get(nonce, (None, None))
         if waiting is None or asked is not client or waiting.done():
@@ -43,7 +45,7 @@ class Commands:
         return answer.thread_stack_trace.thread_stack_trace
 
     async def verify(self, client: Client, message: pb.Message) -> pb.Status:
-        """Have a consumer consume one message now, and return the result. Raises ``Refused``."""
+        """Have a consumer consume one message now, and return its result. Raises ``Refused``."""
         nonce = secrets.token_hex(16)
         command = pb.TelemetryCommand()
         command.verify_message_command.nonce = nonce

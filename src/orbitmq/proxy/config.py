@@ -17,7 +17,7 @@ __all__ = ["ProxyConfig", "read_proxy_config"]
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyConfig(OutgoingTls):
-    """See the module. Times are in the unit of Apache's key."""
+    """The settings of a proxy. Times are in the units of Apache's keys."""
 
     mode: str = option(
         "CLUSTER",
@@ -234,7 +234,7 @@ class ProxyConfig(OutgoingTls):
 def read_proxy_config(
     file: str | None, overrides: dict[str, str] | None = None
 ) -> tuple[ProxyConfig, list[str]]:
-    """Returns the settings from a JSON file and its unknown keys. Raises ``ConfigError``."""
+    """Returns the settings from a JSON file and overrides, and the unknown keys. Raises ``ConfigError``."""
     values: dict[str, str] = {}
     if file is not None:
         try:

@@ -1,8 +1,8 @@
 """Counts the fields of a request before it is parsed.
 
-A parser creates an object for each message inside a request, and the smallest takes two bytes. A megabyte of them
-costs protobuf 33 ms of the event loop and 40 MB before any part of the request can be checked. The count stops at the
-limit, so its cost does not depend on the request.
+A parser creates an object for each message inside a request, and the smallest message takes two bytes. A megabyte of
+such messages costs protobuf 33 ms of the event loop and 40 MB before any part of the request can be checked. Counting
+stops at the limit, so its cost does not depend on the request.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, Final
 __all__ = ["UNCOUNTED_BYTES", "fields_max", "has_more_fields"]
 
 UNCOUNTED_BYTES: Final = 64 * 1024
-"""A request of this size is parsed within 3 ms whatever it contains."""
+"""A request of up to this size is parsed within 3 ms whatever it contains."""
 _FIELDS_MAX: Final = 12_000
-"""About the number of fields in a batch of 1024 small messages."""
+"""Roughly the number of fields in a batch of 1024 small messages."""
 _BYTES_PER_FIELD: Final = 100
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def fields_max(size: int) -> int:
-    """Returns how many fields a request of ``size`` bytes may have."""
+    """Returns the limit of fields for a request of ``size`` bytes."""
     return _FIELDS_MAX + size // _BYTES_PER_FIELD
 
 
 @lru_cache(maxsize=256)
 def _messages(descriptor: Any) -> Mapping[int, Any]:
-    """Returns the message fields by number."""
+    """Returns the descriptors of the fields that are messages, by field number."""
     return {field.number: field.message_type for field in descriptor.fields if field.message_type is not None}
 
 

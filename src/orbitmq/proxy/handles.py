@@ -38,7 +38,7 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
     invisible_ms: int
     revive_queue_id: int
     retry: str
-    """"0" for the topic itself, "1" and "2" for its retry topic of version 1 or 2."""
+    """"0" if the message is in the topic itself; "1" or "2" if it is in a retry topic of that version."""
     broker_name: str
     queue_id: int
     queue_offset: int
@@ -46,7 +46,7 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def extra_info(self) -> str:
-        """The first eight fields, in the brokers' format."""
+        """The first eight fields, as brokers expect them."""
         return (
             f"{self.start_offset} {self.pop_time_ms} {self.invisible_ms} {self.revive_queue_id} {self.retry} "
             f"{self.broker_name} {self.queue_id} {self.queue_offset}"
@@ -59,11 +59,11 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def visible_ms(self) -> int:
-        """The time at which the message becomes visible again."""
+        """When the message becomes visible again, in milliseconds."""
         return self.pop_time_ms + self.invisible_ms
 
     def real_topic(self, topic: str, group: str) -> str:
-        """Returns the topic that stores the message."""
+        """Returns the topic that stores the message: ``topic`` or its retry topic."""
         if self.retry == "0":
             return topic
         return pop_retry_topic(topic, group, version_2=self.retry == "2")
@@ -84,9 +84,11 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
 
 
 def seal_keys(configured: str, inner_secret: str) -> tuple[bytes, ...]:
-    """Returns the keys from ``receiptHandleKey``, which are separated by commas. Without any, the key is derived from
-    the secret with which all proxies of a cluster sign their own requests; without that, there is none. Raises
-    ``ConfigError``."""
+    """Returns the keys made from ``receiptHandleKey``, a list separated by commas.
+
+    If it is empty, the key is derived from the secret with which all proxies of a cluster sign their own requests.
+    Without such a secret there is no key. Raises ``ConfigError`` for a key that is too short.
+    """
     secrets = [part.strip() for part in configured.split(",") if part.strip()]
     if any(len(secret) < _SECRET_LENGTH_MIN for secret in secrets):
         raise ConfigError(f"a key of receiptHandleKey has fewer than {_SECRET_LENGTH_MIN} characters")
@@ -101,20 +103,22 @@ class HandleSeal:
     """Formats, seals and parses handles."""
 
     def __init__(self, keys: Sequence[bytes] = (), *, accepts_plain: bool = False) -> None:
-        """The first key seals; every key opens. Without keys, handles are plain, like Apache's."""
+        """The first key seals handles, and all keys are accepted. Without keys, handles are plain, like Apache's."""
         self._keys = tuple(keys)
         self._accepts_plain = accepts_plain or not keys
 
     def text(self, handle: Handle, group: str, topic: str) -> str:
-        """Returns the handle sent to a client of that group."""
+        """Returns the handle in the form sent to a client of the group, sealed if there are keys."""
         if not self._keys:
             return handle.text
         text = f"{handle.extra_info} {-1 if handle.log_offset is None else handle.log_offset}"
         return f"{text} {_mac(self._keys[0], group, topic, text)}"
 
     def open(self, text: str, group: str, topic: str) -> tuple[Handle, bool]:
-        """Returns the handle and whether a proxy with our key issued it for this group and topic. Raises
-        ``Refused``."""
+        """Returns the handle, and whether a proxy with one of our keys issued it for this group and topic.
+
+        Raises ``Refused``.
+        """
         handle = parse_handle(text)
         fields, _, mac = text.rpartition(" ")
         if self._keys and text.count(" ") == _FIELDS_SEALED - 1:
@@ -135,7 +139,9 @@ def _mac(key: bytes, group: str, topic: str, text: str) -> str:
 
 
 def parse_handle(text: str) -> Handle:
-    """Raises ``Refused`` with INTERNAL_SERVER_ERROR, like Apache's proxy."""
+    """Parse the text of a handle. Raises ``Refused`` with INTERNAL_SERVER_ERROR if it is invalid, like Apache's
+    proxy.
+    """
     parts = text.split(" ")
     if len(parts) < _FIELDS_MIN:
         raise Refused(pb.INTERNAL_SERVER_ERROR, f"Parse failed, dataList size {len(parts)}")

@@ -1,4 +1,4 @@
-"""Message conversion between protobuf (clients) and records with properties (brokers).
+"""Converts messages between protobuf (for clients) and records with properties (for brokers).
 
 Corresponds to Apache's GrpcConverter and the conversions of SendMessageActivity.
 """
@@ -22,7 +22,7 @@ __all__ = ["ANY_TYPE", "delivered", "kind_of", "stored_properties", "sys_flag_of
 _COMPRESSED: Final = int(SysFlag.COMPRESSED)
 _PREPARED: Final = int(SysFlag.TRANSACTION_PREPARED)
 ANY_TYPE: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
-"""Types accepted by a topic of type MIXED."""
+"""The message types that a topic of type MIXED accepts."""
 _TIMES: Final = frozenset({"TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"})
 
 
@@ -68,7 +68,7 @@ def sys_flag_of(message: pb.Message) -> int:
 
 
 def kind_of(properties: dict[str, str]) -> pb.MessageType:
-    """Returns a message's type as its properties define it, whatever type it declares."""
+    """Returns the type of a message according to its properties, regardless of the type that it declares."""
     if properties.get("TRAN_MSG") == "true":
         return pb.TRANSACTION
     # DELAY=0 on a message sent back means that it is no longer delayed.
@@ -85,7 +85,7 @@ def kind_of(properties: dict[str, str]) -> pb.MessageType:
 
 @lru_cache(maxsize=4096)
 def topic_resource(topic: str) -> pb.Resource:
-    """Returns the topic in the client format. It is shared: copy it before changing it."""
+    """Returns the topic as a protobuf resource. It is shared, so copy it before changing it."""
     namespace = namespace_of(topic)
     if not namespace:
         return pb.Resource(name=topic)
@@ -95,7 +95,7 @@ def topic_resource(topic: str) -> pb.Resource:
 def delivered(
     record: Record, topic: str, *, handle: str | None, reconsume_times: int | None = None
 ) -> pb.Message:
-    """Returns a stored message in the client format."""
+    """Returns a stored message as protobuf."""
     properties = decode_properties(record.properties)
     message = pb.Message(body=record.body)
     message.topic.CopyFrom(topic_resource(topic))

@@ -33,7 +33,7 @@ CALLS: Final = Declared(
     ("call", "code"),
 )
 PROXY_FAMILIES: Final = (UP, CONNECTIONS, CLIENTS, WAITING, HELD, MESSAGES, CALLS)
-"""All families, for the metrics reference."""
+"""All metric families, for the metrics reference."""
 
 
 class ProxyMetrics:

@@ -1,8 +1,8 @@
 """ReceiveMessage (Apache: ReceiveMessageActivity, PopMessageResultFilter).
 
-A receive is one pop at one broker, which holds it until a message arrives or it times out. If the client leaves
-meanwhile, the popped messages are released. So are all messages of an answer whose client leaves before it has
-received the last one, because clients discard an incomplete answer.
+A receive is one pop at one broker, which holds it until a message arrives or the receive times out. If the client
+leaves meanwhile, the popped messages are released. If it leaves before it has received the last message of an answer,
+all messages of the answer are released, because clients discard an incomplete answer.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ logger = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 32
 ANSWER_S: Final = 10.0
-"""How long a broker may take in addition to the polling time."""
+"""Seconds that a broker may take in addition to the polling time."""
 RECEIVES_MAX: Final = 20_000
-"""Maximum number of waiting receives over all clients."""
+"""Limit of the waiting receives of all clients together."""
 _INIT_AT_END: Final = 1
 _STATUS_OK: Final = pb.ReceiveMessageResponse(status=OK).SerializeToString()
 
@@ -73,7 +73,7 @@ class Received(msgspec.Struct):
 
 
 class Receiving:
-    """See the module."""
+    """Receives messages from brokers for clients."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Receiving:
         self._clock = clock
         self._tasks = tasks
         self.waiting = 0
-        """Receives currently waiting."""
+        """Number of receives that are waiting."""
         self.received = 0
-        """Messages delivered to clients."""
+        """Number of messages delivered to clients."""
 
     async def receive(
         self,
@@ -104,8 +104,10 @@ class Receiving:
         client: Client,
         recheck: Callable[[], Awaitable[None]],
     ) -> None:
-        """Write the answer to ``call``. Raises ``Refused`` or ``OrbitError``. ``recheck`` raises if the permission of
-        the call was revoked while it waited."""
+        """Receive messages and write the answer to ``call``. Raises ``Refused`` or ``OrbitError``.
+
+        ``recheck`` raises if the permission of the call was revoked while it waited.
+        """
         asked = await self._asked(call, request, client)
         if self.waiting >= RECEIVES_MAX:
             raise Refused(pb.TOO_MANY_REQUESTS, "polling full")
@@ -140,7 +142,10 @@ class Receiving:
             self._tasks.start(self._give_back(asked, found, None), "give-back")
 
     async def _give_back(self, asked: _Pop, found: list[Received], client: Client | None) -> None:
-        """``client`` is given if it may already hold the messages, in which case its handles are the valid ones."""
+        """Release messages, so that they become visible again soon.
+
+        ``client`` is given if it may already hold the messages; then its handles are the valid ones.
+        """
         for received in found:
             try:
                 text = self._seal.text(received.handle, asked.group, asked.topic)
@@ -222,7 +227,7 @@ class Receiving:
     # -- the pop ---------------------------------------------------------------------------------------
 
     async def _pop(self, asked: _Pop) -> list[Received] | Refused:
-        """Returns the popped messages. A refusal is returned instead of raised, because the caller may be gone."""
+        """Pop messages at a broker. Returns a refusal instead of raising it, because the caller may be gone."""
         header = PopMessageRequest(
             consumer_group=asked.group,
             topic=asked.topic,
@@ -282,7 +287,7 @@ class Receiving:
         self.received += len(kept)
 
     async def _write(self, call: Call, asked: _Pop, kept: list[Received], client: Client) -> None:
-        """Send the messages, and keep them hidden if the client requests it. Raises ``CallEnded``."""
+        """Send the messages, and keep them hidden for a client that requests it. Raises ``CallEnded``."""
         if call.done:
             raise CallEnded
         now_ms = self._clock.now_ms()
@@ -320,7 +325,7 @@ def _id_of(record: Record) -> str:
 
 
 def _is_old(version: str) -> bool:
-    """Returns whether the client is older than 5.0.3 and does not know ILLEGAL_POLLING_TIME."""
+    """Returns whether a client is older than 5.0.3. Such clients do not know ILLEGAL_POLLING_TIME."""
     try:
         return tuple(int(part) for part in version.split(".")[:3]) < (5, 0, 3)
     except ValueError:
@@ -364,7 +369,7 @@ def _messages(asked: _Pop, answer: Frame) -> list[Received]:
 
 
 def _pairs(info: str | None) -> dict[tuple[str, str], int]:
-    """Parse ``flag queue number`` entries joined by semicolons."""
+    """Parse entries of the form ``flag queue number``, separated by semicolons, into numbers by flag and queue."""
     pairs: dict[tuple[str, str], int] = {}
     for entry in (info or "").split(";"):
         fields = entry.split(" ")

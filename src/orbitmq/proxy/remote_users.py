@@ -32,7 +32,7 @@ __all__ = ["RemoteUsers"]
 logger = logging.getLogger(__name__)
 
 _NAME_MAX: Final = 256
-"""In characters; longer names are not looked up."""
+"""Limit in characters. Longer names are not looked up."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class _Known(msgspec.Struct, frozen=True):
 
 
 class RemoteUsers:
-    """See the module. ``control`` decides on the users that ``learn`` has loaded."""
+    """Loads users for ``control``, which checks only users that ``learn`` has loaded."""
 
     def __init__(
         self,
@@ -114,8 +114,10 @@ class RemoteUsers:
 
 
 def _policies(answer: bytes) -> Policies | None:
-    """Returns None without policies, so nothing is allowed. Raises ``ServerError`` for policies that cannot be
-    parsed."""
+    """Parse a user's policies. Returns None if there are none, which allows nothing.
+
+    Raises ``ServerError`` for policies that cannot be parsed.
+    """
     info = AclInfo.decode(answer) if answer else AclInfo()
     if not any(policy.entries for policy in info.policies or ()):
         return None

@@ -1,8 +1,8 @@
 """Keeps push consumers' messages hidden while their handlers run (Apache: DefaultReceiptHandleManager).
 
 A push consumer never extends a message's invisibility itself. The proxy keeps each handle it issued with
-``auto_renew``, renews it shortly before it expires, and records the new handle; the client keeps using its own. When
-the client ends, the messages it still held are released immediately.
+``auto_renew``, renews it shortly before it expires, and records the new handle, while the client keeps using its own.
+When the client ends, its remaining messages are released immediately.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 
 _STEPS_MS: Final = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
 _HELD_MAX: Final = 100_000
-"""Per client; messages above the limit are not renewed. Push consumers hold a thousand."""
+"""Limit per client. Messages above the limit are not renewed. Push consumers hold a thousand."""
 _AT_ONCE: Final = 64
 
 ChangeTime = Callable[[str, str, Handle, int], Awaitable[Handle]]
-"""Maps group, topic, handle and milliseconds to the new handle. Raises ``OrbitError`` or ``Refused``."""
+"""Takes group, topic, handle and milliseconds, and returns the new handle. Raises ``OrbitError`` or ``Refused``."""
 
 
 class Held:
-    """One message a client is processing."""
+    """A message that a client is processing."""
 
     __slots__ = ("attempts", "failures", "group", "handle", "received_ms", "renewals", "renewing", "topic")
 
@@ -44,10 +44,10 @@ class Held:
         self.group = group
         self.topic = topic
         self.handle = handle
-        """The currently valid handle."""
+        """The handle that is valid now."""
         self.received_ms = received_ms
         self.attempts = attempts
-        """Deliveries so far, including this one."""
+        """Number of deliveries so far, including this one."""
         self.renewals = 0
         self.failures = 0
         self.renewing: asyncio.Future[None] | None = None
@@ -66,7 +66,9 @@ class Renewal:
         tasks: TaskOwner,
         retry_delay_ms: Callable[[str, int], Awaitable[int]],
     ) -> None:
-        """``retry_delay_ms`` returns how long a group waits before the next delivery, by deliveries so far."""
+        """``retry_delay_ms`` returns the delay before a group's next delivery, given the number of deliveries so
+        far.
+        """
         self._config = config
         self._clients = clients
         self._change = change
@@ -82,7 +84,9 @@ class Renewal:
     async def release(
         self, client: Client | None, message_id: str, handle_text: str, group: str, topic: str
     ) -> Handle | None:
-        """Stop renewing. Returns the valid handle, or None if the proxy holds none for that group and topic."""
+        """Stop renewing a message. Returns its valid handle, or None if it is not kept for this client, group and
+        topic.
+        """
         if client is None:
             return None
         held = client.held.get((message_id, handle_text))
@@ -129,7 +133,7 @@ class Renewal:
             held.renewing = None
 
     def give_back(self, client: Client) -> None:
-        """Release the messages of a client that is gone, so that others can receive them."""
+        """Release the messages of a client that has left, so that others can receive them."""
         held = list(client.held.values())
         client.held.clear()
         if held:

@@ -35,10 +35,10 @@ class RouteAnswers:
         self._config = config
         self._local = local
         self.port = config.port
-        """The listening port; known once the server runs."""
+        """The listening port; the configured one until the server runs."""
 
     def listens_on(self, port: int) -> None:
-        """The server runs, on this port."""
+        """Record the port on which the server listens."""
         self.port = port
 
     def route(self, facts: TopicFacts, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
@@ -70,7 +70,9 @@ class RouteAnswers:
     def assignment(
         self, facts: TopicFacts, request: pb.QueryAssignmentRequest, *, fifo: bool
     ) -> pb.QueryAssignmentResponse:
-        """Assigns all readable queues to each member of a group; the brokers distribute the messages."""
+        """Returns an assignment of all readable queues. Every member of a group gets the same; the brokers distribute
+        the messages.
+        """
         _check_echoed(request)
         assignments: list[pb.Assignment] = []
         for data in facts.route.queue_datas:
@@ -92,8 +94,10 @@ class RouteAnswers:
         return pb.QueryAssignmentResponse(status=OK, assignments=assignments)
 
     def _endpoints(self, broker_address: str, asked: pb.Endpoints) -> pb.Endpoints:
-        """Returns the endpoints for clients: the address they connected to in front of a cluster, or the broker's in
-        local mode."""
+        """Returns the endpoints for clients.
+
+        In front of a cluster, they are the address to which the client connected; in local mode, that of the broker.
+        """
         if self._local:
             host = self._config.local_address or broker_address.rpartition(":")[0].strip("[]")
             return pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=self.port)])
@@ -110,7 +114,9 @@ class RouteAnswers:
 
 
 def _check_echoed(request: pb.QueryRouteRequest | pb.QueryAssignmentRequest) -> None:
-    """Refuse long names, because the answer repeats both for each queue. Raises ``Refused``."""
+    """Refuse too many addresses and long names, because the answer repeats them for each queue. Raises
+    ``Refused``.
+    """
     if len(request.endpoints.addresses) > _ADDRESSES_MAX:
         raise Refused(pb.ILLEGAL_ACCESS_POINT, f"more than {_ADDRESSES_MAX} addresses in endpoints")
     if request.endpoints.ByteSize() > _ECHOED_BYTES_MAX or request.topic.ByteSize() > _ECHOED_BYTES_MAX:
@@ -135,7 +141,7 @@ def _permission(perm: int) -> pb.Permission:
 
 
 def _permissions(data: QueueData) -> list[pb.Permission]:
-    """Returns one permission per queue: first the read-only ones, then write-only, then both."""
+    """Returns one permission per queue: first those that are only readable, then only writable, then both."""
     read = data.read_queue_nums if is_readable(data.perm) else 0
     write = data.write_queue_nums if is_writable(data.perm) else 0
     if not read and not write:

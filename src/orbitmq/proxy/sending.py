@@ -1,7 +1,7 @@
 """SendMessage and RecallMessage (Apache: SendMessageActivity, RecallMessageActivity, ProducerProcessor).
 
-A single message takes a path of plain calls: check, properties, one request to the broker, and a callback that
-answers. It runs in a task of its own only if the topic or a connection is not known yet.
+A single message needs no task: it is checked, its properties are built, one request is sent to the broker, and a
+callback answers the client. A task is only created if the topic or a connection is not known yet.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _STORE_STATUSES: Final[dict[int, pb.Code]] = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): pb.HA_NOT_AVAILABLE,
 }
 _NO_DEFAULT_TOPIC: Final = "-"
-"""No topic has this name, so a send never makes a broker create one."""
+"""A default topic that no broker has, so that a send never creates a topic."""
 _BATCH_MAX: Final = 1024
-"""Messages per call."""
+"""Limit of messages per call."""
 _AT_ONCE: Final = 64
-"""Messages of one call processed in one turn of the loop."""
+"""How many messages of one call are processed in one turn of the loop."""
 _MEMO_ENTRIES: Final = 10_000
 _MASK: Final = 2**64 - 1
 
@@ -81,7 +81,7 @@ class _Send(msgspec.Struct, gc=False):
 
 
 class Sending:
-    """See the module."""
+    """Sends clients' messages to brokers."""
 
     def __init__(
         self, config: ProxyConfig, brokers: Brokers, transactions: Transactions, clock: Clock
@@ -93,12 +93,12 @@ class Sending:
         self._levels = DelayLevels(config.delay_levels)
         self._turns: dict[str, int] = {}
         self.sent = 0
-        """Messages accepted by brokers."""
+        """Number of messages accepted by brokers."""
 
     def start(self, call: Call, request: pb.SendMessageRequest, failed: Callable[[int], None]) -> bool:
         """Start a send that needs no lookup. Returns False if it must go through ``send``.
 
-        ``failed`` gets the code of an answer other than OK. Raises ``Refused``.
+        ``failed`` is called with the code of any answer other than OK. Raises ``Refused``.
         """
         messages = request.messages
         if len(messages) != 1:
@@ -134,7 +134,7 @@ class Sending:
         call.answer(response.SerializeToString())
 
     async def send(self, call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResponse:
-        """Perform any send. Raises ``Refused`` or ``OrbitError``."""
+        """Send the messages of any call. Raises ``Refused`` or ``OrbitError``."""
         messages = request.messages
         if not messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
@@ -355,7 +355,7 @@ def _conflict(expected: str, actual: pb.MessageType) -> Refused:
 
 
 def _broker_of(recall_handle: str, topic: str) -> str:
-    """Returns the broker that a recall handle of that topic names. Raises ``Refused``."""
+    """Returns the broker that a recall handle names. Raises ``Refused``, also for a handle of another topic."""
     try:
         parts = base64.urlsafe_b64decode(recall_handle).decode().split(" ")
     except ValueError:
@@ -380,5 +380,8 @@ def _born_ms(message: pb.Message, now_ms: int) -> int:
 
 
 def _origin(topic: str) -> SendOrigin:
-    """The proxy's producer groups are named after their topic, and its sends create no topics."""
+    """Returns the origin of sends to a topic.
+
+    The producer group is named after the topic. The default topic does not exist, so that brokers create no topics.
+    """
     return SendOrigin(topic, _NO_DEFAULT_TOPIC, 4)

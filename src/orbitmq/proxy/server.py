@@ -54,7 +54,7 @@ def _may_publish(access: Access, client: Client, topic: str) -> bool:
 
 
 class Proxy:
-    """See the module. An asynchronous context manager."""
+    """The proxy. An async context manager."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Proxy:
         self.metrics: MetricsEndpoint | None = None
 
     def _remote_users(self) -> RemoteUsers | None:
-        """Returns the brokers' users if calls must be signed. Raises ``ConfigError``."""
+        """Returns a source of the brokers' users, or None if calls need no signature. Raises ``ConfigError``."""
         config = self.config
         if not (config.authentication or config.authorization):
             if self.brokers.signs:
@@ -141,11 +141,11 @@ class Proxy:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes the proxy holds for its clients: requests, headers and unread answers."""
+        """Bytes of requests, headers and unread answers that the proxy holds for its clients."""
         return 0 if self._server is None else self._server.buffered_bytes
 
     async def start(self) -> None:
-        """Listen and start the background jobs. Raises ``OSError`` or ``ConfigError``."""
+        """Start to listen and start the background jobs. Raises ``OSError`` or ``ConfigError``."""
         config = self.config
         self._server = GrpcServer(
             self.service.methods(),
@@ -190,8 +190,10 @@ class Proxy:
         logger.info("certificate replaced file=%s", self.config.tls_certificate)
 
     async def stop(self) -> None:
-        """Refuse new calls, let running ones end, and close. Messages held by clients stay hidden, so clients can
-        continue processing them."""
+        """Refuse new calls, let running ones end, and close.
+
+        Messages held by clients stay hidden, so that clients can continue to process them.
+        """
         if self._server is None:
             return
         await self._server.stop()
@@ -217,7 +219,7 @@ class Proxy:
 
 
 def _inner_credentials(config: ProxyConfig) -> Credentials | None:
-    """Returns the credentials that sign calls to brokers. Raises ``ConfigError``."""
+    """Returns the credentials that sign calls to brokers, or None if there are none. Raises ``ConfigError``."""
     if not config.inner_credentials:
         return None
     try:

@@ -37,7 +37,7 @@ _CONSUMER_TYPES: Final = frozenset(
     {pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER}
 )
 _TOPICS_MAX: Final = 2000
-"""Limit for one client's settings."""
+"""Limit in bytes for one client's settings."""
 _TRANSACTIONAL: Final = frozenset({"TRANSACTION", "MIXED"})
 
 
@@ -56,7 +56,7 @@ class Parts:
 
 
 class Service:
-    """Dispatches calls to its parts. ``methods`` is passed to the server."""
+    """Dispatches calls to their handlers. ``methods`` returns them for the server."""
 
     def __init__(self, config: ProxyConfig, parts: Parts, *, access: Access | None, clock: Clock) -> None:
         self._config = config
@@ -71,7 +71,7 @@ class Service:
         self._access = access
         self._clock = clock
         self.calls: dict[tuple[str, str], int] = {}
-        """Number of calls by name and result code."""
+        """Number of calls, by name and result code."""
 
     def methods(self) -> list[Method]:
         return [
@@ -147,7 +147,7 @@ class Service:
         return client_id
 
     async def _allow(self, call: Call, *rights: Right) -> ClientKey:
-        """Returns the key of the calling client if the call is permitted. Raises ``Refused``."""
+        """Check that a call is permitted. Returns the key of its client. Raises ``Refused``."""
         client_id = self._client_id(call)
         if self._access is None:
             return ClientKey(client_id)
@@ -322,9 +322,11 @@ class Service:
         call.write(end.SerializeToString())
 
     async def _adopted(self, call: Call, key: ClientKey, request: pb.ReceiveMessageRequest) -> Client:
-        """Returns a consumer registered without settings. Some clients (Python 5.1.2) do not resend them when they
-        move to another proxy and would stall for minutes. A receive needs only what is known from the group. Raises
-        ``Refused``."""
+        """Returns a consumer registered without settings. Raises ``Refused``.
+
+        Some clients (Python 5.1.2) do not resend their settings when they move to another proxy, and would stall for
+        minutes. The group's settings are all that a receive needs.
+        """
         asked = pb.Settings(client_type=pb.PUSH_CONSUMER if request.auto_renew else pb.SIMPLE_CONSUMER)
         asked.subscription.group.name = check_group(request.group.name)
         check_topic(request.message_queue.topic.name)
@@ -376,7 +378,7 @@ class Service:
 
 
 def _groups(client: Client, named: str) -> set[Right]:
-    """Returns the rights needed to act for a consumer: on its own group and on the one named in the call."""
+    """Returns the rights required to act for a consumer: on its own group, and on the group named in the call."""
     return {Right.sub_group(group) for group in (client.group, named) if group}
 
 

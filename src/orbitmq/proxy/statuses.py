@@ -1,4 +1,4 @@
-"""Statuses inside answers: business errors are reported there, while the call itself succeeds."""
+"""Statuses inside answers. They report business errors, while the call itself succeeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BROKER_CODES: Final[dict[int, pb.Code]] = {
 
 
 class Refused(Exception):
-    """The call is answered with a status other than OK."""
+    """A refusal: the call is answered with a status other than OK."""
 
     def __init__(self, code: pb.Code, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 def status(code: pb.Code, message: str = "") -> pb.Status:
-    """Returns a status; the default message is the name of the code."""
+    """Returns a status. The default message is the name of the code."""
     return pb.Status(code=code, message=message or pb.Code.Name(code))
 
 
@@ -61,6 +61,6 @@ def refused_by(error: OrbitError) -> Refused:
 
 
 def common_status(statuses: list[pb.Status]) -> pb.Status:
-    """Returns one status for several entries: their common one if all agree."""
+    """Returns one status for several entries: their common status if all agree, otherwise MULTIPLE_RESULTS."""
     codes = {entry.code for entry in statuses}
     return status(codes.pop()) if len(codes) == 1 else status(pb.MULTIPLE_RESULTS)

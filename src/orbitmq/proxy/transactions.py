@@ -2,12 +2,12 @@
 
 A broker answers a half message with its position, but a client ends it by transaction id alone. The proxy keeps the
 positions of the last half minute, and learns others when a broker checks back. A broker that checks has stored the
-half message again. Ending it at an older position would leave the new one open, and a second answer would commit the
-message twice. So only the most recently checked position is kept.
+half message again. If it were ended at an older position, the new one would remain open, and a second answer would
+commit the message twice. So only the most recently checked position is kept.
 
-A half message unknown to this proxy (because it restarted, or another proxy sent the message) is looked up by id in
-the brokers' indexes. A transaction this proxy has ended is not looked up again, because an Apache broker commits a
-half message as often as it is requested to.
+A half message is unknown to this proxy if the proxy restarted or another proxy sent the message. It is then looked up
+by id in the brokers' indexes. A transaction that this proxy has ended is not looked up again, because an Apache
+broker commits a half message as often as it is requested to.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ _IDS_MAX: Final = 200_000
 _TOPICS_MAX: Final = 10_000
 _FOUND_MAX: Final = 32
 _LOOK_BACK_MS: Final = 2 * 3_600_000
-"""A producer has an hour to end a transaction (maxTransactionRecoverySecond); after that the broker checks back for a
-while."""
+"""How far back a half message is searched for. A producer has an hour to end a transaction
+(maxTransactionRecoverySecond); after that the broker checks back for a while.
+"""
 _RESOLUTIONS: Final[dict[int, int]] = {
     pb.COMMIT: int(SysFlag.TRANSACTION_COMMIT),
     pb.ROLLBACK: int(SysFlag.TRANSACTION_ROLLBACK),
@@ -72,7 +73,7 @@ class HalfMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Transactions:
-    """See the module."""
+    """Ends half messages for clients and forwards brokers' checks to producers."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Transactions:
         tasks: TaskOwner,
         may_publish: Callable[[Client, str], bool],
     ) -> None:
-        """``may_publish``: whether a producer's user may currently send to a topic."""
+        """``may_publish`` returns whether a producer's user may currently send to a topic."""
         self._config = config
         self._brokers = brokers
         self._may_publish = may_publish
@@ -94,7 +95,7 @@ class Transactions:
         self._tasks = tasks
         self._half: OrderedDict[tuple[str, str], deque[HalfMessage]] = OrderedDict()
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Transactions whose outcome this proxy forwarded, latest last."""
+        """Transactions whose outcome this proxy forwarded, oldest first."""
         self._topics: set[str] = set()
         self._announced: set[tuple[str, str]] = set()
 
@@ -115,12 +116,12 @@ class Transactions:
     def note_asked(
         self, topic: str, transaction_id: str, address: str, queue_offset: int, log_offset: int
     ) -> None:
-        """Record the position a broker checks; earlier positions become invalid."""
+        """Record the position that a broker checks. Earlier positions become invalid."""
         self._half.pop((topic, transaction_id), None)
         self.note(topic, transaction_id, address, queue_offset, log_offset)
 
     async def end(self, request: pb.EndTransactionRequest) -> None:
-        """Forward an outcome to the broker. Raises ``Refused`` or ``OrbitError``."""
+        """Forward the outcome of a transaction to its broker. Raises ``Refused`` or ``OrbitError``."""
         topic = request.topic.name
         key = (topic, request.transaction_id)
         places = self._half.get(key)
@@ -200,13 +201,13 @@ class Transactions:
     # -- announcing our topics to brokers --------------------------------------------------------------
 
     def serve(self, topic: str) -> None:
-        """Accept checks for transactions of this topic from now on."""
+        """Accept brokers' checks for transactions of this topic from now on."""
         if topic not in self._topics and len(self._topics) < _TOPICS_MAX:
             self._topics.add(topic)
             self._tasks.start(self.heartbeat(), "transaction-heartbeat")
 
     async def heartbeat(self) -> None:
-        """Announce to all brokers the topics for which we have producers."""
+        """Announce to all brokers the topics whose transactions this proxy checks."""
         if not self._topics:
             return
         body = HeartbeatData(

@@ -1,4 +1,4 @@
-"""A single call: the handler's interface and the state of its stream."""
+"""A single call: the interface for its handler, and the state of its stream."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["Call", "CallEnded", "GrpcError", "GrpcStatus", "Kind", "Method"]
 
 DRAIN_BYTES: Final = 1024 * 1024
-"""A call with more unsent bytes than this makes its handler wait."""
+"""A handler waits in ``drain`` while its call has more unsent bytes than this."""
 _UNITS_S: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 class GrpcStatus(IntEnum):
-    """Status codes a call may end with."""
+    """Status codes with which a call may end."""
 
     OK = 0
     CANCELLED = 1
@@ -48,7 +48,7 @@ class CallEnded(Exception):
 
 
 class Kind(Enum):
-    """Which sides stream messages."""
+    """Which side sends a stream of messages."""
 
     UNARY = "unary"
     SERVER_STREAM = "server stream"
@@ -57,9 +57,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """The handler of one path. ``start`` receives the call and its first message (empty for ``BOTH_STREAM``).
+    """The handler of one path.
 
-    It returns a coroutine to run as a task, or None if the answer is sent by other means.
+    ``start`` receives the call and its first message (empty for ``BOTH_STREAM``). It returns a coroutine to run as a
+    task, or None if the answer is sent by other means.
     """
 
     path: str
@@ -68,7 +69,7 @@ class Method:
 
 
 class Call:
-    """One stream, created by the connection."""
+    """One stream. Connections create it."""
 
     __slots__ = (
         "_deadline",
@@ -106,29 +107,29 @@ class Call:
         self.method = method
         self.fields = fields
         self.window = 0
-        """The client's window for this stream, relative to its initial window."""
+        """The client's flow-control window for this stream, relative to the initial window."""
         self.opened = 0.0
         self.header_bytes = 0
         self.kept_bytes = 0
-        """Bytes the connection counts for headers and messages."""
+        """Bytes of headers and messages that the connection counts for this call."""
         self.is_dated = False
-        """The signed date was checked."""
+        """Whether the signed date has been checked."""
         self.has_message = False
-        """At least one message of the client's stream has arrived."""
+        """Whether a message of the client's stream has arrived."""
         self.received = bytearray()
         self.unacknowledged_bytes = 0
         self.remote_done = False
-        """The client has finished sending."""
+        """Whether the client has finished sending."""
         self.done = False
-        """Ended, by us or by the client."""
+        """Whether the call has ended, by us or by the client."""
         self.pending: deque[bytes | memoryview] = deque()
         """Frame payloads waiting for the client's window."""
         self.pending_bytes = 0
         self.trailers: bytes | None = None
-        """Trailers, sent once everything else is."""
+        """Trailers to send after everything else."""
         self.task: asyncio.Task[Any] | None = None
         self.work: Coroutine[Any, Any, None] | None = None
-        """The task's coroutine, until it starts."""
+        """The coroutine of the task until the task starts."""
         self.inbox: deque[bytes] | None = None
         self.inbox_waiter: asyncio.Future[None] | None = None
         self.drained: asyncio.Future[None] | None = None
@@ -148,8 +149,10 @@ class Call:
         return self.connection.remote_text
 
     def time_left_s(self) -> float | None:
-        """Returns the seconds until the client's deadline, counted from the first use, or None if it set no
-        deadline."""
+        """Returns the seconds until the client's deadline, or None if the client set none.
+
+        The deadline counts from the first time this is called.
+        """
         if self._deadline is None:
             given = self.header("grpc-timeout")
             unit = _UNITS_S.get(given[-1:])
@@ -174,7 +177,7 @@ class Call:
         self.connection.finish(self, status, message)
 
     def headers_due(self) -> bool:
-        """Returns True on the first call only, when the response headers must still be sent."""
+        """Returns whether the response headers must still be sent: True on the first call only."""
         due, self._headers_sent = not self._headers_sent, True
         return due
 

@@ -46,13 +46,13 @@ logger = logging.getLogger(__name__)
 _STREAM_WINDOW: Final = 1024 * 1024
 _CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 _FRAME_BYTES: Final = 256 * 1024
-"""Largest frame we accept; a body of a megabyte arrives in four."""
+"""The largest frame that we accept. A body of a megabyte arrives in four frames."""
 _INBOX_MESSAGES: Final = 256
 _CONTINUATIONS_MAX: Final = 64
 _ENDED_AT_ONCE: Final = 256
-"""Calls of a lost connection ended in one turn of the loop."""
+"""How many calls of a lost connection are ended in one turn of the loop."""
 _PATH_BYTES_MAX: Final = 256
-"""Longer paths match no method."""
+"""Limit of a path's length. Longer paths match no method."""
 _PING_PAYLOAD: Final = b"orbitmq?"
 
 _SETTING_FRAME_BYTES: Final = 5
@@ -78,7 +78,7 @@ class Port:
 
 
 class Http2Connection(Writer):
-    """See the module. Created by ``GrpcServer``."""
+    """One HTTP/2 connection with a client. Created by ``GrpcServer``."""
 
     def __init__(self, port: Port) -> None:
         super().__init__(port.limits, port.held)
@@ -89,7 +89,7 @@ class Http2Connection(Writer):
         self._rest = b""
         self._decrypter = Opening(port.tls, port.balancers, self._write_raw)
         self._opening: Opening | None = self._decrypter
-        """Set until the preface is complete."""
+        """The setup of the connection, until the preface is complete."""
         self._decoder = HeaderDecoder()
         self._block: tuple[int, int, bytearray] | None = None
         """Stream, flags and bytes of a header block awaiting CONTINUATION frames."""
@@ -98,14 +98,14 @@ class Http2Connection(Writer):
         self._last_stream = 0
         self._unacknowledged_bytes = 0
         self._kept_bytes = 0
-        """Bytes held by all open calls: headers, messages and overhead."""
+        """Bytes of headers, messages and overhead that all open calls hold."""
         self._header_bytes = 0
         self._opened_bytes = 0
         """Bytes added by calls opened in this turn."""
         self._waits = False
-        """Received data is left for a later turn."""
+        """Whether received data is left for a later turn."""
         self._queued = False
-        """``Turns`` will call ``serve``."""
+        """Whether ``Turns`` will call ``serve``."""
         self._write_paused = False
         self._resets = 0
         self._going_away = False
@@ -157,7 +157,7 @@ class Http2Connection(Writer):
             self._turns.wait(self)
 
     def serve(self, until: float) -> bool:
-        """Serve received data until the time ``until``. Returns whether there is more to serve then."""
+        """Serve received data until the time ``until``. Returns whether data is left for a later turn."""
         if self.closed or self._write_paused:
             self._queued = False
             self._waits = True  # ``resume_writing`` continues
@@ -235,7 +235,7 @@ class Http2Connection(Writer):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes we keep because of this peer."""
+        """Bytes that we hold because of this peer."""
         if self.closed:
             return 0
         unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -247,7 +247,7 @@ class Http2Connection(Writer):
             self._transport.set_write_buffer_limits(high=unsent_bytes or self._limits.write_pause_bytes)
 
     def drop(self, reason: str) -> None:
-        """Close immediately."""
+        """Close the connection immediately."""
         logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
         if self._opening is None:
             self._out.append(self._goaway(H2Error.ENHANCE_YOUR_CALM, reason))
@@ -266,7 +266,9 @@ class Http2Connection(Writer):
     # -- connection setup ------------------------------------------------------------------------------
 
     def _open(self, opening: Opening, data: bytes) -> bytes:
-        """Returns the bytes after the preface, empty until it is complete."""
+        """Set up the connection. Returns the bytes after the preface, which are empty until the preface is
+        complete.
+        """
         try:
             found = opening.read(data, self.remote[0])
         finally:
@@ -298,8 +300,9 @@ class Http2Connection(Writer):
     # -- frames ----------------------------------------------------------------------------------------
 
     def _read_frames(self, data: bytes, until: float) -> tuple[int, bool]:
-        """Serve whole frames until the time ``until``. Returns the position reached and whether whole frames
-        remain."""
+        """Serve whole frames until the time ``until``. Returns the position reached, and whether whole frames
+        remain.
+        """
         position = 0
         end = len(data)
         unpack = frames.HEADER.unpack_from
@@ -525,7 +528,7 @@ class Http2Connection(Writer):
         call.wake()
 
     def _take_messages(self, call: Call) -> None:
-        """Split received data into messages: the one that starts a call, or those of a stream."""
+        """Split a call's received data into messages: the one that starts the call, or those of a stream."""
         received = call.received
         while len(received) >= 5:
             size = int.from_bytes(received[1:5], "big")
@@ -646,8 +649,11 @@ class Http2Connection(Writer):
     # -- closing ---------------------------------------------------------------------------------------
 
     def sweep(self, idle_before: float) -> int:
-        """Called periodically. Closes a connection that sends no preface, and a silent one without calls. Pings a
-        silent one with calls, and ends requests that stay incomplete. Returns the number of calls checked."""
+        """Close a dead connection and end overdue requests. Returns the number of calls checked.
+
+        Called periodically. Closes a connection that sends no preface, and a silent one without calls. Pings a silent
+        connection that has calls. Ends requests that stay incomplete.
+        """
         self._resets = 0
         if self.closed:
             return 0

@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113): constants, and encoding of those a server sends."""
+"""HTTP/2 frames (RFC 9113): constants, and encoders of the frames that a server sends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER: Final = Struct(">HBBBI")
-"""Length (16 high bits, 8 low bits), type, flags, stream."""
+"""Frame header: length (16 high bits, 8 low bits), type, flags, stream."""
 assert HEADER.size == 9
 MESSAGE_PREFIX: Final = Struct(">BI")
 """Prefix of each gRPC message: compression flag and size."""

@@ -13,7 +13,7 @@ from typing import Final
 __all__ = ["Field", "HeaderDecoder", "HpackError", "literal", "text"]
 
 TABLE_BYTES_MAX: Final = 4096
-"""The table size we allow the peer. It is the default, so no setting announces it."""
+"""The table size that we allow the peer. It is the default, so it need not be announced."""
 _ENTRY_OVERHEAD: Final = 32
 
 # Symbols by code length. The code is canonical: codes of one length are in symbol order, and each length continues
@@ -154,7 +154,7 @@ _unpack_again: Final = lru_cache(maxsize=1024)(_unpack)
 
 
 def text(field: Field) -> str:
-    """Returns the value of a field. Raises ``HpackError``."""
+    """Returns the decoded value of a field. Raises ``HpackError``."""
     raw = field[1]
     if not field[2]:
         return raw.decode("utf-8", "replace")
@@ -249,7 +249,10 @@ class HeaderDecoder:
 
 
 def _number(block: bytes, position: int, mask: int, first: int | None = None) -> tuple[int, int]:
-    """Decode a number that did not fit its prefix (or, with ``first``, might not)."""
+    """Decode a number that continues after its prefix (or, if ``first`` is given, may continue).
+
+    Returns the number and the position after it.
+    """
     if first is not None and first != mask:
         return first, position
     value = mask
@@ -278,7 +281,7 @@ def _string(block: bytes, position: int) -> tuple[bytes, bool, int]:
 
 
 def literal(name: str, value: str) -> bytes:
-    """Encode a field without adding it to the table."""
+    """Encode a header field as a literal that is not added to the table."""
     return b"\x00" + _plain(name.encode()) + _plain(value.encode())
 
 

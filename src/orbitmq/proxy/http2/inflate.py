@@ -1,4 +1,4 @@
-"""Compressed messages. Official clients do not compress; others may use gzip."""
+"""Decompresses messages. Official clients do not compress; others may use gzip."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def inflate(call: Call, message: bytes, limit: int) -> bytes:
 
 
 async def inflate_slowly(call: Call, message: bytes, limit: int) -> bytes:
-    """Returns the decompressed message, letting other work run between pieces. Its bytes count towards the call.
-    Raises ``GrpcError``."""
+    """Returns the decompressed message, letting other work run between steps. Raises ``GrpcError``.
+
+    The decompressed bytes are counted as held by the call.
+    """
     inflater = _inflater(call)
     parts: list[bytes] = []
     size = 0

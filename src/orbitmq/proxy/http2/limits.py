@@ -1,4 +1,4 @@
-"""Connection limits, and the sharing of event loop time among connections."""
+"""Limits of connections, and the sharing of event loop time among connections."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ _SLICE_S: Final = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Http2Limits:
-    """Limits per connection, except ``connections`` and ``held_bytes``, which apply to all of them together."""
+    """Limits per connection, except ``connections`` and ``held_bytes``, which apply to all connections together."""
 
     connections: int = 16_384
     calls: int = 4096
     message_bytes: int = 136_314_880
     header_bytes: int = 16_384
-    """One header block. Java's gRPC accepts 8 KiB."""
+    """Size of one header block. Java's gRPC accepts 8 KiB."""
     open_header_bytes: int = 8 * 1024 * 1024
-    """Headers of all open calls of a connection."""
+    """Size of the headers of all open calls of a connection."""
     unsent_bytes: int = 64 * 1024 * 1024
     write_pause_bytes: int = 1024 * 1024
     held_bytes: int = 512 * 1024 * 1024
-    """Over all connections; see ``transport/held_memory.py`` for what happens above it."""
+    """Bytes held for all connections; see ``transport/held_memory.py`` for what happens above the limit."""
     resets: int = 4096
-    """Calls a client may cancel between two sweeps."""
+    """Number of calls that a client may cancel between two sweeps."""
     settings: int = 64
-    """Entries in a SETTINGS frame; clients send fewer than ten."""
+    """Number of entries in a SETTINGS frame. Clients send fewer than ten."""
     opening_s: float = 20.0
-    """TLS and the preface must be complete within this time, even if the peer trickles bytes."""
+    """Seconds within which TLS and the preface must be complete, even if the peer sends bytes slowly."""
     request_s: float = 60.0
-    """A request must be complete within this time. Large ones get more, see ``request_bytes_s``."""
+    """Seconds within which a request must be complete. Large requests get more; see ``request_bytes_s``."""
     request_bytes_s: int = 32 * 1024
-    """Every this many bytes of a request add a second to ``request_s``."""
+    """Number of bytes of a request that extend ``request_s`` by one second."""
     silent_s: float = 60.0
-    """A peer that has been silent this long is sent a PING."""
+    """Seconds after which a silent peer is sent a PING."""
     ping_s: float = 20.0
-    """A peer that has not answered a PING after this time is considered dead."""
+    """Seconds without an answer to the PING after which a peer is considered dead."""
 
 
 class Served(Protocol):
@@ -69,7 +69,7 @@ class Turns:
         self._end = 0.0
 
     def until(self) -> float:
-        """Returns when a connection that has just read must stop."""
+        """Returns the time at which a connection that has just read must stop."""
         if not self._planned:
             self._planned = True
             self._end = self._now() + _TURN_S
@@ -77,7 +77,7 @@ class Turns:
         return min(self._end, self._now() + _SLICE_S)
 
     def wait(self, connection: Served) -> None:
-        """Serve the rest of a connection's data in a later turn."""
+        """Schedule the rest of a connection's data for a later turn."""
         self._waiting.append(connection)
         if not self._planned:
             self._planned = True

@@ -1,5 +1,7 @@
-"""Connection setup. TLS, plain text and the PROXY protocol of load balancers share the port and are distinguished by
-their first bytes."""
+"""Setup of a connection.
+
+TLS, plain text and the PROXY protocol of load balancers share the port and are distinguished by their first bytes.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,12 @@ class Opening:
         self._proxy_read = False
         self.tls: TlsFilter | None = None
         self.address = ""
-        """The client's ``host:port`` if a load balancer sent it."""
+        """The client's ``host:port`` as stated by a load balancer; empty if none did."""
         self.rest = b""
-        """Bytes too few to identify the protocol."""
+        """Received bytes that are too few to identify the protocol."""
 
     def decrypt(self, data: bytes) -> bytes:
-        """Raises ``H2Error``."""
+        """Decrypt received bytes, and send what TLS answers. Raises ``H2Error`` if TLS fails."""
         assert self.tls is not None
         try:
             plain, answer = self.tls.receive(data)

@@ -1,4 +1,4 @@
-"""HAProxy's PROXY protocol, versions 1 and 2, with which a load balancer passes on the client's address."""
+"""HAProxy's PROXY protocol, versions 1 and 2, with which a load balancer forwards the client's address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIXED_BYTES: Final = 16
 
 
 class Balancers:
-    """Load balancers trusted to state a client's address."""
+    """The load balancers that are trusted to state a client's address."""
 
     def __init__(self, text: str = "") -> None:
         """``text`` lists addresses and networks, separated by commas. Raises ``ConfigError``."""
@@ -43,15 +43,17 @@ class Balancers:
 
 
 class ProxyHeader(Enum):
-    """Results without an address."""
+    """Results of parsing that have no address."""
 
     ABSENT = "absent"
     INCOMPLETE = "incomplete"
 
 
 def read_proxy_header(data: bytes) -> tuple[int, str] | ProxyHeader:
-    """Returns the bytes consumed and the client's ``host:port`` (empty for the balancer's own connection). Raises
-    ``H2Error``."""
+    """Parse a PROXY header. Returns its length and the client's ``host:port``. Raises ``H2Error``.
+
+    The address is empty for a connection of the balancer itself.
+    """
     for start in (_LINE_START, _SIGNATURE):
         if data[: len(start)] == start[: len(data)]:
             if len(data) < len(start):

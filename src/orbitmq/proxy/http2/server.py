@@ -1,4 +1,4 @@
-"""The listening port: accepts connections, sweeps idle ones and shuts down gracefully."""
+"""The listening port. Accepts connections, sweeps idle ones and shuts down gracefully."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
 _SWEPT_AT_ONCE: Final = 2000
-"""Calls checked before yielding to other work."""
+"""How many calls are checked before other work may run."""
 
 
 class GrpcServer:
@@ -58,7 +58,7 @@ class GrpcServer:
         self.port = 0
 
     def use_tls(self, tls: ServerTls) -> None:
-        """Serve new connections with this certificate."""
+        """Use this certificate for new connections."""
         self.tls = tls
 
     async def start(self, bound: socket.socket | None = None) -> None:
@@ -76,7 +76,7 @@ class GrpcServer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held by all connections: requests, headers and unread answers."""
+        """Bytes of requests, headers and unread answers that all connections hold."""
         return self.held.held_bytes
 
     def _connection(self) -> Http2Connection:

@@ -40,11 +40,11 @@ class Writer(asyncio.Protocol, ABC):
         self._window = frames.WINDOW_DEFAULT
         """The client's connection window."""
         self._peer_stream_window = frames.WINDOW_DEFAULT
-        """The client's initial window; ``Call.window`` is relative to it."""
+        """The client's initial window for a stream; ``Call.window`` is relative to it."""
         self._peer_frame_bytes = frames.FRAME_BYTES_DEFAULT
         self._blocked: dict[int, Call] = {}
         self._unblock = False
-        """A window grew, so blocked data is sent at the end of the turn."""
+        """Whether a window grew, so that blocked data is sent at the end of the turn."""
         self._pending_bytes = 0
         self._out: list[bytes] = []
         self._in_read = False
@@ -58,7 +58,7 @@ class Writer(asyncio.Protocol, ABC):
         """Forget a call that has ended."""
 
     def answer(self, call: Call, message: bytes) -> None:
-        """Send a unary answer: headers, message and trailers."""
+        """Send the answer of a unary call: headers, message and trailers."""
         if call.done:
             return
         size = 5 + len(message)
@@ -201,7 +201,7 @@ class Writer(asyncio.Protocol, ABC):
             self.abort()
 
     def abort(self) -> None:
-        """Close immediately."""
+        """Close the connection immediately."""
         self.closed = True
         self._out.clear()
         if self._transport is not None:
