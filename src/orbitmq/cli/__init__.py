@@ -1,1 +1,1 @@
-"""The ``orbitmq`` command: parsing and printing only."""
+"""The ``orbitmq`` command, which only parses arguments and prints results."""

@@ -113,7 +113,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "copyAcl",
     ),
 }
-"""Commands by area, in the order of the help. A test compares it with the declarations."""
+"""Command names by area, in the order of the help. A test compares them with the declarations."""
 
 _AREA_OF: Final = {name: area for area, names in AREAS.items() for name in names}
 _TITLES: Final = {

@@ -43,7 +43,7 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     "ha": ("ha",),
     "spark": ("spark",),
 }
-"""Modules of benchmarks/ by command-line name. Missing modules are skipped."""
+"""Modules of benchmarks/, by their names on the command line. Missing modules are skipped."""
 
 
 @click.command("bench")
@@ -93,7 +93,7 @@ def bench_command(part: str, json_file: Path | None, ours_only: bool, seconds: f
 
 
 def _source_tree() -> Path:
-    """Returns the directory that contains benchmarks/: the current one, or the one this file belongs to."""
+    """Returns the directory that contains benchmarks/: the current directory, or the source tree of this file."""
     for root in (Path.cwd(), Path(__file__).resolve().parents[3]):
         if (root / "benchmarks" / "micro_broker.py").is_file():
             return root
@@ -118,7 +118,7 @@ def _run(module: str, *, ours_only: bool, seconds: float | None) -> Any:
 
 
 def _show(module: str, results: Any) -> None:
-    """Print one row per metric, with a column per server if results are by server."""
+    """Print one row per metric. If results are by server, each server has a column."""
     from rich.console import Console
     from rich.table import Table
 
@@ -169,7 +169,7 @@ def _number(value: Any) -> str:
 
 
 def _machine() -> dict[str, Any]:
-    """Returns the properties of the machine that affect the results."""
+    """Returns the properties of this machine that affect results."""
     cpu = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -189,7 +189,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _commit(root: Path) -> str:
-    """Returns the commit, marked as dirty if files differ from it."""
+    """Returns the current commit, marked as dirty if files differ from it."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],

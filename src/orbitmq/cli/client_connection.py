@@ -1,6 +1,6 @@
 """The connection options of ``produce``, ``consume`` and ``run``.
 
-They are the same as those of the admin commands. With TLS a client always verifies servers, using the system's
+They are the same as those of the admin commands. With TLS, a client always verifies servers. It uses the system's
 certificates unless ``--tlsCa`` names others.
 """
 
@@ -31,14 +31,14 @@ _VARIABLES: Final = {
 
 
 class ClientConnection:
-    """The connection settings, merged from options, environment and context."""
+    """The connection settings, merged from options, variables and the context."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._given = connection_given(options, os.environ)
 
     @property
     def name_servers(self) -> str:
-        """The configured addresses, or this machine's default."""
+        """The configured name server addresses, or the default address on this machine."""
         return str(self._given["namesrv_addr"] or NAME_SERVER_DEFAULT)
 
     @property
@@ -59,7 +59,7 @@ class ClientConnection:
         return [name for name in names if not name.startswith("%")]
 
     def export(self, environment: MutableMapping[str, str]) -> None:
-        """Export the settings to the variables from which clients read missing options."""
+        """Set the environment variables from which clients read missing options."""
         for key, name in _VARIABLES.items():
             value = self._given[key]
             if value:
@@ -69,7 +69,7 @@ class ClientConnection:
 
 
 def client_connection(function: F) -> F:
-    """A decorator that adds the options; the command receives a ``ClientConnection`` as ``connection``."""
+    """Decorate a command with the options. It receives a ``ClientConnection`` as ``connection``."""
 
     def command(**given: Any) -> Any:
         options = {key: given.pop(key, None) for key in CONNECTION_KEYS}

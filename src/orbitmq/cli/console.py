@@ -1,4 +1,4 @@
-"""``orbitmq console``: serves the web console for our clusters and Apache's."""
+"""``orbitmq console``: serves the web console for this project's clusters and Apache's."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ INSTALL_HINT = "pip install 'orbitmq[console]'"
 
 
 def missing_packages() -> list[str]:
-    """Returns the packages that the console needs but are not installed."""
+    """Returns the packages that the console requires and that are not installed."""
     return [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
 
 
 def option_meanings() -> Mapping[str, OptionMeaning]:
-    """Returns descriptions of our broker's options; Apache's options have the same names."""
+    """Returns the descriptions of our broker's options by name. Apache's options have the same names."""
     from orbitmq.auth.config import AuthConfig
     from orbitmq.broker.config import BrokerConfig
     from orbitmq.console.settings import OptionMeaning

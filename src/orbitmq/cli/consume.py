@@ -1,4 +1,4 @@
-"""``orbitmq consume``: prints stored messages, ordered by store time unless it follows."""
+"""``orbitmq consume``: prints stored messages, ordered by store time unless it follows new ones."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["TimeOrder", "consume_command", "template"]
 
 _SILENT_S_MAX: Final = 30
 _WAITING_MAX: Final = 1_000
-"""Messages of a queue held for older ones of other queues before the queue is paused."""
+"""Messages that a queue may hold back for older ones of other queues before it is paused."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 class _Wanted(NamedTuple):
-    """The messages to read."""
+    """Which messages to read."""
 
     topic: str
     begin: Any
@@ -114,7 +114,7 @@ class _Reader:
         self._position: dict[MessageQueue, int] = {}
 
     async def seek(self) -> None:
-        """Find the queues and their ends, and seek to the start positions."""
+        """Find the queues and their ends, and move to the start positions."""
         wanted, consumer = self._wanted, self._consumer
         queues = _named(await consumer.fetch_queues(wanted.topic), wanted)
         await consumer.assign(queues, wanted.expression)
@@ -166,16 +166,18 @@ class _Reader:
                 )
 
     def _done(self, queue: MessageQueue, *, idle: bool) -> bool:
-        """Returns whether a queue has been read to its end. If nothing arrives, fetched messages that were not
-        returned were filtered out."""
+        """Returns whether a queue has been read to its end.
+
+        With ``idle``, messages that were fetched but not returned count as read, because they were filtered out.
+        """
         end = self._ends[queue]
         return self._position[queue] >= end or (idle and self._consumer.fetched_until(queue) >= end)
 
 
 class TimeOrder:
-    """Merges queues by store time, and by log offset for equal times on one broker.
+    """Merges queues by store time. The order of offsets within each queue is preserved.
 
-    Each queue's offset order is preserved.
+    Messages of one broker with equal times are ordered by log offset.
     """
 
     def __init__(self, queues: Any) -> None:
@@ -193,15 +195,15 @@ class TimeOrder:
             self._push(message)
 
     def finish(self, queue: MessageQueue) -> None:
-        """Declare that no more messages of this queue will be added."""
+        """Declare that no more messages of a queue will be added."""
         self.open.discard(queue)
 
     def waiting(self, queue: MessageQueue) -> int:
-        """Returns the number of messages held back."""
+        """Returns how many messages of a queue are held back."""
         return len(self._waiting[queue])
 
     def ready(self) -> list[ReceivedMessage]:
-        """Returns the messages that precede every message still to come."""
+        """Returns the messages that precede all messages still to come."""
         found: list[ReceivedMessage] = []
         while self._heads and not any(not self._waiting[queue] for queue in self.open):
             *_, queue = heappop(self._heads)
@@ -219,7 +221,7 @@ class TimeOrder:
 
 
 def _named(queues: list[MessageQueue], wanted: _Wanted) -> list[MessageQueue]:
-    """Returns the queues that ``--queue`` names, or all without it."""
+    """Returns the queues that ``--queue`` names, or all if it is not given."""
     if not wanted.queues:
         return queues
     known = {name: queue for queue in queues for name in (f"{queue.broker_name}:{queue.queue_id}",)}
@@ -238,7 +240,7 @@ def _named(queues: list[MessageQueue], wanted: _Wanted) -> list[MessageQueue]:
 
 
 def template(form: str) -> Callable[[ReceivedMessage], str]:
-    """Returns the formatter for messages: ``text``, ``json``, or a template with ``%`` fields."""
+    """Returns a formatter for messages. ``form`` is ``text``, ``json``, or a template with ``%`` fields."""
     if form == "text":
         return _body_text
     if form == "json":
@@ -267,7 +269,7 @@ def _part(part: str, message: ReceivedMessage) -> str:
 
 
 def _body_text(message: ReceivedMessage) -> str:
-    """Returns any body as text. A body that is not text or cannot be inflated must not end the command."""
+    """Returns a body as text, even if it is not text or cannot be inflated, because it must not end the command."""
     try:
         body = message.body
     except BodyMismatch:

@@ -62,7 +62,10 @@ def _save(contexts: _Contexts) -> None:
 
 
 def current_context(name: str = "") -> Context | None:
-    """Returns the context with this name, or the current one, if any."""
+    """Returns the context with this name, or if it is empty, the one that ORBITMQ_CONTEXT names or the current one.
+
+    Returns None if there is none. Raises ``click.ClickException`` for an unknown name.
+    """
     wanted = name or os.environ.get(CONTEXT_VARIABLE, "")
     if not wanted and not _path().exists():
         return None

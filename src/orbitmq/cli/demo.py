@@ -1,4 +1,4 @@
-"""``orbitmq demo``: runs the shop of ``orbitmq.examples``. Prints any mismatch and then exits with code 1."""
+"""``orbitmq demo``: runs the shop of ``orbitmq.examples``. Prints any differences and then exits with code 1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orbitmq.runtime.logs import configure_logging
 __all__ = ["demo_command"]
 
 _MARK: Final = ".orbitmq-demo"
-"""Marks a directory as the demo's own, so that the next run may delete it."""
+"""File that marks a directory as the demo's own, so that the next run may delete it."""
 
 
 @click.command("demo")
@@ -66,7 +66,10 @@ def demo_command(orders: int, spark: bool | None, data: Path) -> None:
 
 
 def _make_room(data: Path) -> None:
-    """Create an empty directory of our own. Never deletes other files."""
+    """Create an empty directory for the demo.
+
+    Replaces the directory of an earlier run, but exits if the directory holds other files.
+    """
     if data.exists() and any(data.iterdir()):
         if not (data / _MARK).exists():
             fail(f"{data} holds files that are not the demo's; name another directory with --data")

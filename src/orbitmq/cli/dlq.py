@@ -27,7 +27,7 @@ _SHOWN_CHARS = 80
 
 
 class _ConnectedCommand(click.Command):
-    """Also accepts the connection options, so that ``-n`` works before and after the command's name."""
+    """A command that also accepts the connection options, so that ``-n`` works before and after its name."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

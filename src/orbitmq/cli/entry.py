@@ -1,5 +1,7 @@
-"""Entry point of the ``orbitmq`` script. If a package is missing, as in a client-only installation, it names the
-extra."""
+"""Entry point of the ``orbitmq`` script.
+
+If a package is missing, as in a client-only installation, it names the extra to install.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _EXTRAS: Final = {
     "pyarrow": "spark",
     "numpy": "spark",
 }
-"""Our extra that installs each imported package."""
+"""The extra of ours that installs each imported package."""
 
 
 def main(prog_name: str | None = None) -> None:

@@ -32,7 +32,7 @@ _PERMISSION_NAMES: Final = {0: "none", **{value: name for name, value in _PERMIS
 
 
 def _place(name: str, text: str, completes: str = "") -> Flag:
-    """Declares a positional argument."""
+    """Declares a required positional argument. ``completes`` is the kind of names that shell completion suggests."""
     return Flag(names=(name,), help=text, required=True, by_place=True, completes=completes)
 
 
@@ -49,7 +49,8 @@ def _short(
 ) -> Command:
     """Returns the ``orbitmq admin`` command ``base`` with another name and these flags.
 
-    ``keys`` maps our flags to the flags of ``base`` they set; omitted flags of ``base`` have their defaults.
+    ``keys`` maps the new flags to the flags of ``base`` that they set. Flags of ``base`` that are omitted have their
+    defaults.
     """
     command = next(one for one in declarations(area) if one.name == base)
     renamed = keys or {}

@@ -1,4 +1,4 @@
-"""Failure messages for users: the problem in one line, then how to fix it."""
+"""Failure messages for users: one line for the problem, followed by how to fix it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["remedies", "start_failure"]
 
 _PORT: Final = "Stop the program that has it, or choose another port: "
 _PORT_OPTIONS: Final = {"up": "--port, --broker-port, --metrics-port"}
-"""For commands that start more than one server; all others have ``--set listenPort=PORT``."""
+"""Hint for commands that start more than one server. All other server commands have ``--set listenPort=PORT``."""
 _TLS: Final = "If it takes only encrypted connections (TLS): --tls, or --tlsCa FILE with its authority."
 _FOLDER: Final = "Name a folder that this user may write: --data, --set storePathRootDir=..."
 
 
 def start_failure(error: BaseException) -> str:
-    """Returns one line for a server that could not start."""
+    """Returns one line that says why a server could not start."""
     text = str(error)
     if isinstance(error, OSError):
         number = error.errno
@@ -37,7 +37,7 @@ def start_failure(error: BaseException) -> str:
 
 
 def remedies(error: OrbitError, name_server: str, *, encrypted: bool = False) -> list[str]:
-    """Returns hints for users of ``produce``, ``consume`` and ``run``; empty if the error is self-explanatory."""
+    """Returns hints for users of ``produce``, ``consume`` and ``run``; empty if the error needs no explanation."""
     from orbitmq.client import ConnectFailedError, NameServerError, NoRouteError, SendConnectionError
     from orbitmq.client.errors import hint_for
 

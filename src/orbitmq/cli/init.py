@@ -1,4 +1,4 @@
-"""``orbitmq init``: writes commented, ready-to-run configuration files for one broker, 2m-2s or failover."""
+"""``orbitmq init``: writes commented configuration files for one broker, 2m-2s or failover, ready to run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from orbitmq.cli.servers import fail
 __all__ = ["init_command"]
 
 _BROKER_STEP: Final = 10
-"""Distance between the listen ports of two brokers; each also uses the port two below and the one above its own."""
+"""Distance between the listen ports of two brokers. Each broker also uses the port two below and the port one above
+its own.
+"""
 _KINDS: Final = ("single", "2m-2s", "failover")
 
 

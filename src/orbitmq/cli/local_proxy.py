@@ -41,7 +41,7 @@ def local_proxy_config(file: str) -> ProxyConfig:
 async def broker_and_proxy(
     broker: Callable[[], Broker], config: ProxyConfig | None
 ) -> AsyncIterator[BrokerAndProxy]:
-    """Run both. The proxy starts last and stops first; its calls reach the broker without a socket."""
+    """Run a broker and its proxy. The proxy starts last and stops first, and calls the broker without a socket."""
     async with broker() as running:
         if config is None:
             yield BrokerAndProxy(running, None)
@@ -65,7 +65,10 @@ async def broker_and_proxy(
 
 
 def _access(broker: Broker, config: ProxyConfig) -> Access | None:
-    """Returns the broker's own access control (users and policies, or 4.x access lists) for its proxy."""
+    """Returns the broker's own access control for its proxy, or None without any.
+
+    It consists of users and policies, or of 4.x access lists.
+    """
     from orbitmq.proxy.access import ListedCalls, SignedCalls, SignedDates
     from orbitmq.runtime.clock import SYSTEM_CLOCK
 

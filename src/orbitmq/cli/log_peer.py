@@ -1,9 +1,9 @@
-"""Reads bytes of another broker's log over its replication port, whether ours or Apache's, master or slave.
+"""Reads bytes of another broker's log over its replication port.
 
-The port sends its log from the offset that a slave reports. So a range is read with a short connection: report its
-start, receive the transfers up to its end, disconnect. Offset 0 is special (an empty slave is sent the newest
-segment), so a range from 0 is requested from 1. The byte before it is the first of a record's size, which is zero
-below 16 MiB.
+The broker may be ours or Apache's, a master or a slave. The port sends its log from the offset that a slave reports.
+So a range is read over a short connection: it reports the start of the range, receives the transfers up to its end,
+and disconnects. Offset 0 is special, because an empty slave is sent the newest segment, so a range from 0 is
+requested from 1. The byte at 0 is the first of a record's size, which is zero below 16 MiB.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from orbitmq.transport.tls import server_tls
 __all__ = ["LogPeer", "protection_of"]
 
 _TIMEOUT_S: Final = 15.0
-"""An Apache broker without such bytes is silent for five seconds, then sends a heartbeat."""
+"""Seconds to wait. An Apache broker that lacks the bytes is silent for five seconds and then sends a heartbeat."""
 _READ_BYTES: Final = 256 * 1024
 
 
 def protection_of(config_file: str | None) -> StreamProtection:
-    """Returns the protection that a broker with this configuration uses to follow its master. Raises
-    ``ConfigError``."""
+    """Returns the protection with which a broker with this configuration follows its master. Raises
+    ``ConfigError``.
+    """
     if config_file is not None:
         settings = read_broker_settings(config_file, ())
         if settings.config.replication_tls:
@@ -41,7 +42,9 @@ class LogPeer:
     """The log of the broker at a replication address."""
 
     def __init__(self, ha_address: str, protection: StreamProtection | None = None) -> None:
-        """``protection`` is that of the broker's slaves. Raises ``ValueError`` if the address is not host:port."""
+        """``protection`` is what the broker's slaves use. Raises ``ValueError`` if the address is not
+        ``host:port``.
+        """
         self.address = ha_address
         self._host, self._port = split_address(ha_address)
         self._protection = protection or StreamProtection()

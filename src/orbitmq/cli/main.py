@@ -43,7 +43,9 @@ _COMMANDS: Final = {
         "Benchmarks, compared with Apache RocketMQ where Java is present.",
     ),
 }
-"""Module, attribute and help line by name. Only installed commands are offered; see ``_LazyGroup``."""
+"""Module, attribute and help line by name. Only commands whose packages are installed are offered; see
+``_LazyGroup``.
+"""
 
 
 class _LazyGroup(click.Group):

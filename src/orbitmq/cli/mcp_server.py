@@ -1,7 +1,7 @@
 """``orbitmq mcp``: exposes a cluster to assistants as Model Context Protocol tools.
 
-Without ``--allow-changes`` no tool changes anything. Every answer is bounded, bodies are truncated, and an error is a
-text that says what to do, as on the command line.
+Without ``--allow-changes`` no tool changes anything. Every answer is limited in size and bodies are truncated. An
+error is a text that says what to do, as on the command line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["make_server", "mcp_command"]
 
 COUNT_MAX: Final = 100
-"""Rows per answer, because an assistant reads them all."""
+"""Limit of rows per answer, because an assistant reads all of them."""
 BODY_CHARACTERS_MAX: Final = 2_000
 _INSTRUCTIONS: Final = """\
 Tools for an Apache RocketMQ compatible cluster. Begin with `doctor` when something is wrong, with `overview` else. \
@@ -61,7 +61,7 @@ mcp_command.params += [option for option in connection_options() if option.name 
 def make_server(
     settings: dict[str, Any], *, allow_changes: bool = False, hide_bodies: bool = False
 ) -> MCPServer:
-    """Creates the server; ``settings`` are the connection options."""
+    """Creates the server. ``settings`` are the connection options."""
     from mcp.server import MCPServer
 
     server = MCPServer("orbitmq", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
@@ -93,14 +93,14 @@ def _add(server: MCPServer, tool: _Tool, *, reads: bool) -> None:
 
 
 class _Tools:
-    """One method per tool. Its docstring is the description that the assistant reads."""
+    """The tools, one method each. The docstring of a method is the description that the assistant reads."""
 
     def __init__(self, settings: dict[str, Any], *, hide_bodies: bool) -> None:
         self._settings = settings
         self._hide_bodies = hide_bodies
 
     async def _ask(self, question: Callable[[Admin], Awaitable[Any]], **named: Any) -> Any:
-        """Run a query in a session of its own. A failure becomes a single text with the reason and what to do."""
+        """Run a query in its own session. A failure becomes one text with the reason and the remedy."""
         async with open_admin(self._settings, os.environ) as admin:
             try:
                 return msgspec.to_builtins(await question(admin))

@@ -26,11 +26,14 @@ __all__ = ["moment", "produce_command", "run_client"]
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _PIECE_BYTES: Final = 64 * 1024
 _LINE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""More than any broker is configured to accept; longer lines are refused."""
+"""Limit of a line's length, above any limit that brokers are configured with. Longer lines are refused."""
 
 
 def moment(text: str, now: datetime) -> Any:
-    """Converts ``earliest``, ``latest``, an ISO time, or a time ago such as ``-15m`` to a consumer's ``start``."""
+    """Converts a start option to a consumer's ``start``.
+
+    The text is ``earliest``, ``latest``, an ISO time, or a time ago such as ``-15m``.
+    """
     if text in ("earliest", "first"):
         return "first"
     if text in ("latest", "last"):
@@ -109,7 +112,7 @@ def produce_command(
 
 
 class _Common(NamedTuple):
-    """Values from the options, common to all messages."""
+    """Values of options that all messages have in common."""
 
     topic: str
     tags: str
@@ -118,7 +121,7 @@ class _Common(NamedTuple):
 
 
 def _from_line(common: _Common, line: bytes, separator: bytes | None) -> Message:
-    """Builds the message of a line. The text before the separator becomes an additional key."""
+    """Builds a message from a line. The text before the separator, if there is one, becomes an additional key."""
     keys, body = list(common.keys), line
     if separator is not None:
         key, found, body = line.partition(separator)
@@ -131,8 +134,9 @@ def _from_line(common: _Common, line: bytes, separator: bytes | None) -> Message
 
 
 def _from_json(common: _Common, line: bytes) -> Message:
-    """Builds the message of a JSON line. Its tags and properties override those of the options; its keys come
-    first."""
+    """Builds a message from a JSON line. Its tags and properties override those of the options. Its keys come before
+    theirs.
+    """
     try:
         value = msgspec.json.decode(line, type=_Line)
     except msgspec.MsgspecError as error:
@@ -150,7 +154,7 @@ def _from_json(common: _Common, line: bytes) -> Message:
 
 
 class _Line(msgspec.Struct):
-    """A message as printed by ``consume --format json``; other members are ignored."""
+    """A message as printed by ``consume --format json``. Other members are ignored."""
 
     body: str
     keys: list[str] | str = []
@@ -171,7 +175,7 @@ def _sent(result: SendResult) -> dict[str, Any]:
 
 
 async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
-    """Yields the arguments or each line of standard input, as the original bytes."""
+    """Yields the bodies given as arguments, or each line of standard input, as the original bytes."""
     for text in bodies:
         yield os.fsencode(text)
     if bodies or sys.stdin is None:  # None if the command was started without stdin
@@ -192,10 +196,10 @@ async def _given(bodies: tuple[str, ...]) -> AsyncIterator[bytes]:
 
 
 async def _read_piece(descriptor: int) -> bytes:
-    """Returns the next bytes of a file whose reads may block, empty at its end.
+    """Returns the next bytes of a file whose reads may block; empty at its end.
 
-    The read runs on a daemon thread, because Ctrl-C must end the command even if nothing more is typed. It does not
-    use ``sys.stdin``, whose lock such a thread would hold while the interpreter exits.
+    The read runs on a daemon thread, so that Ctrl-C ends the command even if nothing more is typed. It does not use
+    ``sys.stdin``, whose lock the thread would hold while the interpreter exits.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes] = loop.create_future()
@@ -220,8 +224,9 @@ def _settle(done: asyncio.Future[bytes], piece: bytes) -> None:
 
 
 def run_client(work: Any, connection: ClientConnection, topic: str) -> Any:
-    """Run ``work`` on ``topic``. An error is reported in a few lines, with exit code 1, or 4 if the topic does not
-    exist."""
+    """Run ``work`` on ``topic``. Reports an error in a few lines and exits with 1, or with 4 if the topic does not
+    exist.
+    """
     try:
         return asyncio.run(work)
     except (ClientError, OrbitError) as error:

@@ -1,4 +1,4 @@
-"""``-n``: the option for name server addresses, spelled the same in every command."""
+"""The option ``-n`` for name server addresses, spelled the same in every command."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ NAME_SERVER_VARIABLE: Final = "ORBITMQ_NAMESRV"
 NAME_SERVER_VARIABLES: Final = (NAME_SERVER_VARIABLE, "NAMESRV_ADDR")
 F = TypeVar("F", bound=Callable[..., Any])
 _SPELLINGS: Final = ("--namesrv-addr", "--namesrv")
-"""Also accepted; used by earlier releases and other tools."""
+"""Other spellings that are accepted, from earlier releases and other tools."""
 
 
 class NameServerOption(click.Option):
-    """``-n, --namesrvAddr HOST:PORT;...``."""
+    """The option ``-n, --namesrvAddr HOST:PORT;...``."""
 
     def __init__(self, names: Sequence[str], **settings: Any) -> None:
         text = (
@@ -39,14 +39,14 @@ class NameServerOption(click.Option):
 
 
 def name_server_option(name: str = "namesrv") -> Callable[[F], F]:
-    """A decorator that adds the option; its value is never empty."""
+    """Returns a decorator that adds the option. Its value is never empty."""
     return click.option(
         name, cls=NameServerOption, default=name_servers_in_use, envvar=list(NAME_SERVER_VARIABLES)
     )
 
 
 def name_servers_in_use() -> str:
-    """Returns the addresses of the current context (``orbitmq context``), or this machine's default."""
+    """Returns the addresses of the current context (``orbitmq context``), or the default address on this machine."""
     from orbitmq.cli.contexts import current_context
 
     context = current_context()

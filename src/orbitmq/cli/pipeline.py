@@ -1,4 +1,4 @@
-"""``orbitmq pipeline``: data pipelines on Spark from a file, and topics to Parquet and back.
+"""``orbitmq pipeline``: runs data pipelines from a file on Spark, and copies topics to Parquet and back.
 
 The exit code is 0 on success (also when a signal stopped a stream), 1 if a pipeline failed while running, and 2 if it
 could not start because of the file, Java, a package, a server or a topic.
@@ -59,7 +59,10 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 
 def _where(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    """Returns the master. Without the option it is empty under ``spark-submit``, which sets its own."""
+    """Returns the Spark master.
+
+    Without the option, it is empty under ``spark-submit``, which sets its own, and ``local[*]`` otherwise.
+    """
     if value is not None:
         return value
     from orbitmq.pipeline.session import under_submit
@@ -100,7 +103,7 @@ _option = click.option(
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Report every expected failure in one line, with its exit code."""
+    """Report every expected failure in one line and exit with its code."""
     try:
         yield
     except PipelineError as error:
@@ -138,7 +141,10 @@ def _session(
 
 @contextmanager
 def _stopped_by_signals(*, streaming: bool) -> Iterator[threading.Event]:
-    """Yields an event that SIGTERM and Ctrl-C set. A second signal, or one during a batch, interrupts."""
+    """Yields an event that SIGTERM and Ctrl-C set to stop a stream.
+
+    A second signal, or any signal unless streaming, raises ``KeyboardInterrupt``.
+    """
     stop = threading.Event()
 
     def on_signal(number: int, frame: Any) -> None:
@@ -303,7 +309,10 @@ def _cases(file: Path, options: Mapping[str, Any]) -> list[Case]:
 
 
 def _tested(file: Path, cases: list[Case], options: Mapping[str, Any]) -> list[Outcome]:
-    """Returns the outcomes and prints each as it completes. Raises for an invalid file before Spark starts."""
+    """Runs test cases, prints the outcome of each as it completes, and returns all outcomes.
+
+    Raises for an invalid file before Spark starts.
+    """
     from orbitmq.pipeline.testing import plan_of_case, run_case
 
     directory = plan_of_case(file, cases[0], os.environ).directory
@@ -325,7 +334,7 @@ def _tested(file: Path, cases: list[Case], options: Mapping[str, Any]) -> list[O
 
 
 def _checked(file: Path, options: Mapping[str, Any]) -> Plan:
-    """Returns the plan of a valid file. Otherwise prints the problems and exits."""
+    """Returns the plan of a valid file. Prints the problems of an invalid one and exits."""
     from orbitmq.pipeline.check import Finding, findings_text
 
     try:
@@ -381,7 +390,7 @@ def _plan(file: Path, given: Mapping[str, str]) -> Plan:
 
 @contextmanager
 def _kept(status: StatusFile) -> Iterator[None]:
-    """Record how a stream ends."""
+    """Record in ``status`` how a stream ends."""
     status.beat()
     try:
         yield

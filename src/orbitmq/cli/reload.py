@@ -20,8 +20,11 @@ _FILES_MAX: Final = 20_000
 
 
 def run_and_reload(command: Sequence[str], root: Path) -> int:
-    """Run until a signal arrives, and return the exit code. Handlers may finish before their child is replaced. A
-    child that ends by itself (an error at import) is restarted after the next change."""
+    """Run the worker until a signal arrives. Returns its exit code.
+
+    Handlers may finish before the worker is replaced. A worker that ends by itself, for example because of an error
+    at import, is restarted after the next change.
+    """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

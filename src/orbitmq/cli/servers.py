@@ -48,7 +48,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 STOP_AT_EOF: Final = "ORBITMQ_STOP_AT_EOF"
-"""Environment variable of a child process that makes it stop when its standard input closes."""
+"""Environment variable that makes a child process stop when its standard input closes."""
 
 C = TypeVar("C")
 S = TypeVar("S")
@@ -56,7 +56,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def fail(message: str) -> NoReturn:
-    """Exit with 1 and one line on standard error."""
+    """Exit with code 1 after printing one line on standard error."""
     click.echo(f"orbitmq: {' '.join(message.split())}", err=True)
     sys.exit(1)
 
@@ -92,13 +92,13 @@ def set_options(command: F) -> F:
 
 
 def warn_without_effect(kept: Mapping[str, str], source: str) -> None:
-    """Log one line for all options that are accepted but have no effect."""
+    """Log one line that names all options that are accepted but have no effect."""
     if kept:
         logger.warning("options without effect source=%s keys=%s", source, ",".join(sorted(kept)))
 
 
 def metrics_text(endpoint: MetricsEndpoint | None) -> str:
-    """Returns the metrics' part of the ready line; empty if they are not served."""
+    """Returns the part of the ready line about metrics; empty if they are not served."""
     return "" if endpoint is None else f", metrics http://{endpoint.address}/metrics"
 
 
@@ -107,9 +107,9 @@ def run_server(
     ready: Callable[[S], str],
     failed: Callable[[S], Coroutine[Any, Any, BaseException]] | None = None,
 ) -> None:
-    """Run a server until a signal arrives; ``ready`` returns the line to print once it serves.
+    """Run a server until a signal arrives. ``ready`` returns the line to print once it serves.
 
-    ``failed`` may wait until the server fails and can no longer serve; the process then exits with 1.
+    ``failed`` may wait until the server has failed and can no longer serve; the process then exits with 1.
     """
     if not __debug__:
         fail("a server does not start under python -O: its assertions guard the data")
@@ -159,7 +159,9 @@ async def _serve(
 
 
 def _at_end_of_input(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Call ``stop`` when standard input closes, because the parent process is gone or has requested a stop."""
+    """Call ``stop`` when standard input closes, which means that the parent process is gone or has requested a
+    stop.
+    """
     descriptor = sys.stdin.fileno()
 
     def readable() -> None:

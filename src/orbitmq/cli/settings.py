@@ -1,5 +1,7 @@
-"""Reads a server's configuration from a properties file and ``KEY=VALUE`` texts. Needs none of the command line's
-packages."""
+"""Reads a server's configuration from a properties file and ``KEY=VALUE`` texts.
+
+Does not need the packages of the command line.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ class BrokerSettings:
 
     @property
     def without_effect(self) -> dict[str, str]:
-        """Given options that have no effect here."""
+        """The given options that have no effect in this broker."""
         found = dict(self.more.kept)
         for part in (self.config, self.store_config, self.more.auth, self.more.tls, self.more.limits):
             found |= given_without_effect(part)
@@ -78,8 +80,7 @@ class BrokerSettings:
 
 
 def read_broker_settings(config_file: str | None, overrides: Sequence[str]) -> BrokerSettings:
-    """Returns the options of a broker and its store from one file. Raises ``ConfigError``, also for an unknown
-    key."""
+    """Returns the options of a broker and its store from one file. Raises ``ConfigError``, also for unknown keys."""
     from orbitmq.auth.config import AuthConfig
     from orbitmq.broker.config import BrokerConfig
     from orbitmq.broker.quotas import LimitsConfig

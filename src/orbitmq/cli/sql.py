@@ -105,7 +105,7 @@ def _form(output: Path | None) -> str:
 
 
 def _write(rows: Any, output: Path, form: str, most: int) -> None:
-    """Write the file atomically, so a reader never sees part of it."""
+    """Write the file atomically, so that a reader never sees part of it."""
     if output.exists():
         raise ConfigError(f"{output} exists; choose another name")
     with _partial(output) as path:
@@ -149,8 +149,11 @@ def _tuples(rows: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _plain(value: Any) -> Any:
-    """Converts a value for JSON. Bytes become text if they are UTF-8, otherwise Base64 with a prefix. ``nan`` and
-    ``inf`` become text, because JSON has no such numbers."""
+    """Converts a value for JSON.
+
+    Bytes become text if they are UTF-8, otherwise Base64 with a prefix. ``nan`` and ``inf`` become text, because JSON
+    has no such numbers.
+    """
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")

@@ -1,4 +1,5 @@
-"""``orbitmq store``: inspects the files of a store, in use or not, ours or Apache's. Only ``repair`` changes them.
+"""``orbitmq store``: inspects the files of a store, ours or Apache's, even while it is in use. Only ``repair``
+changes them.
 
 The exit code is 0 on success, 1 if ``verify`` found errors or ``repair`` left some, and 2 if there is no store.
 """

@@ -1,4 +1,4 @@
-"""Several server processes under one parent: started together, restarted when one exits, stopped together.
+"""Runs several server processes under one parent. They start and stop together, and one that exits is restarted.
 
 One event loop uses one core. RocketMQ scales out by broker groups, and so does this: each process is a broker group
 with its own name, store and port, and topic routes spread clients over them.
@@ -28,16 +28,18 @@ __all__ = ["PORT_STEP", "Child", "RestartPolicy", "Supervisor", "broker_children
 logger = logging.getLogger(__name__)
 
 PORT_STEP: Final = 10
-"""Distance between the ports of two brokers; each also uses the port two below and the one above its own."""
+"""Distance between the ports of two brokers. Each broker also uses the port two below and the port one above its
+own.
+"""
 READY_WITHIN_S: Final = 120.0
-"""Long, because a store that was not closed cleanly is recovered before the ready line."""
+"""Seconds until the ready line. Long, because a store that was not closed cleanly is recovered first."""
 STABLE_AFTER_S: Final = 60.0
 _ADDRESS: Final = re.compile(r"address ([^\s,]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process to keep running. It prints one line when it is ready and exits when its input closes."""
+    """A process to keep running. It prints one line when it is ready, and exits when its input closes."""
 
     name: str
     command: tuple[str, ...]
@@ -45,7 +47,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Delay before a restart, doubled after each failure and reset after a stable run."""
+    """The delay before a restart. It doubles after each failure and is reset after a stable run."""
 
     first_s: float = 0.5
     most_s: float = 30.0
@@ -86,7 +88,7 @@ class Supervisor:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Addresses from the children's ready lines."""
+        """The addresses that the children printed in their ready lines."""
         found = (_ADDRESS.search(line) for line in self.ready_lines)
         return tuple(match[1] for match in found if match)
 
@@ -170,10 +172,11 @@ def broker_children(
     config_file: str | None = None,
     log_file: str | None = None,
 ) -> list[Child]:
-    """Returns brokers that differ from the given configuration in name, store and ports.
+    """Returns one broker process for each number. They differ from the given configuration in name, store and ports.
 
-    Number n has the name ``<brokerName>-<n>``, the store ``<storePathRootDir>/<name>`` and ports ``PORT_STEP`` apart.
-    Each has a copy of the configuration file that stores options changed by request; a newer file replaces the copy.
+    Number n has the name ``<brokerName>-<n>``, the store ``<storePathRootDir>/<name>``, and ports ``PORT_STEP``
+    apart. Each has a copy of the configuration file that stores options changed by request. A newer file replaces the
+    copy.
     """
     config, store_config = settings.config, settings.store_config
     root = Path(store_config.root)

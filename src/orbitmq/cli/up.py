@@ -42,9 +42,11 @@ __all__ = ["up_command"]
 
 _LOOPBACK: Final = "127.0.0.1"
 _EVERYTHING_ON: Final = ("enablePropertyFilter=true", "recallMessageEnable=true")
-"""Features off by default that a developer may want to try: SQL92 filters and recall of delayed messages."""
+"""Features that are off by default but that a developer may want to try: SQL92 filters and recall of delayed
+messages.
+"""
 _SLAVE_PORT: Final = 5
-"""Distance from a broker's port to its slave's."""
+"""Distance from a broker's port to the port of its slave."""
 _METRICS_PORT: Final = 5557
 _CONSOLE_PORT: Final = 8080
 _PROXY_PORT: Final = 8081
@@ -54,15 +56,15 @@ _PROXY_PORT: Final = 8081
 class _Running:
     name_server: str
     brokers: tuple[tuple[str, str], ...]
-    """Name and address; a slave's name is derived from its broker's."""
+    """Name and address of each broker. A slave's name is derived from its broker's."""
     proxy: str
-    """The gRPC address; empty if the extra it needs is not installed."""
+    """The gRPC address; empty if the required extra is not installed."""
     metrics: tuple[tuple[str, str], ...]
     data: Path
     log: Path
     message_count: int
     console: str
-    """The console's address, or why it is not running."""
+    """The console's address, or the reason why it is not running."""
 
 
 @click.command("up")
@@ -204,7 +206,7 @@ def _name_server_config(data: Path, port: int, metrics_port: int) -> NameServerC
 def _more_brokers(
     count: int, first: BrokerSettings, settings: tuple[str, ...], name_servers: str, data: Path, log: Path
 ) -> list[Child]:
-    """Returns the brokers after the first, with the same options but their own names, stores and ports."""
+    """Returns the brokers after the first. They have the same options but their own names, stores and ports."""
     elsewhere = dataclasses.replace(first.store_config, root=str(data / "brokers"))
     arguments = [*(part for one in settings for part in ("--set", one)), "-n", name_servers]
     return broker_children(
@@ -218,7 +220,7 @@ def _more_brokers(
 def _slaves(
     names: list[str], first: tuple[str, int], settings: tuple[str, ...], name_servers: str, data: Path
 ) -> list[Child]:
-    """Returns a slave for each broker, which finds its master through the name server."""
+    """Returns a slave for each broker. It finds its master through the name server."""
     address, asked_port = first
     port = int(address.rpartition(":")[2])
     children = []
@@ -242,7 +244,7 @@ def _slaves(
 
 @contextlib.asynccontextmanager
 async def _console(name_server: str, data: Path, port: int | None, unwanted: bool) -> AsyncIterator[str]:
-    """Run the web console if it is wanted and installed. Yields its address, or why it is not running."""
+    """Run the web console if it is wanted and installed. Yields its address, or the reason why it is not running."""
     from orbitmq.cli.console import INSTALL_HINT, missing_packages, option_meanings
 
     if unwanted:
@@ -283,8 +285,11 @@ def _metrics_addresses(broker: Broker, name_server: NameServer) -> tuple[tuple[s
 
 
 def _metrics_ports(asked: int | None) -> tuple[int, int]:
-    """Returns the broker's and the name server's metrics ports: the requested ones, or the defaults if both are
-    free."""
+    """Returns the metrics ports of the broker and of the name server.
+
+    A requested port is the broker's, and the next one the name server's. Without a request, they are the defaults if
+    both are free; otherwise 0.
+    """
     if asked is not None:
         return (asked, asked + 1) if asked else (0, 0)
     if _is_free(_METRICS_PORT) and _is_free(_METRICS_PORT + 1):
@@ -303,7 +308,7 @@ def _is_free(port: int) -> bool:
 
 
 def _stored_count(broker: object) -> int:
-    """Returns the number of messages from earlier runs, excluding system topics."""
+    """Returns the number of stored messages of earlier runs, excluding system topics."""
     from orbitmq.broker.broker import Broker
 
     assert isinstance(broker, Broker)

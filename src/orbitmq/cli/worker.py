@@ -121,7 +121,9 @@ async def _work(target: str, health: tuple[str, int] | None) -> None:
 
 
 def _load(target: str) -> PushConsumer:
-    """Import the consumer inside the loop, because asyncio objects belong to the loop they are created on."""
+    """Import and return the consumer. Runs inside the loop, because asyncio objects belong to the loop they are
+    created on.
+    """
     module_name, _, name = target.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -134,7 +136,7 @@ def _load(target: str) -> PushConsumer:
 
 
 class _Probes:
-    """Answers one GET per connection: /live, /ready, /metrics."""
+    """Answers one GET per connection, for /live, /ready or /metrics."""
 
     def __init__(self, consumer: PushConsumer) -> None:
         self._consumer = consumer
@@ -176,8 +178,10 @@ class _Probes:
 
 
 def _metrics_page(consumer: PushConsumer) -> Callable[[], bytes] | None:
-    """Returns a function that renders the process's registry, including the consumer's own metrics, or None without
-    the package."""
+    """Returns a function that renders the process's registry, including the consumer's own metrics.
+
+    Returns None if the package is not installed.
+    """
     try:
         import prometheus_client
     except ImportError:

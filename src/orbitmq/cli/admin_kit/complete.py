@@ -1,4 +1,4 @@
-"""Shell completion of names. They are queried from the name server with a short timeout."""
+"""Shell completion of names, which are queried from the name server with a short timeout."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from orbitmq.errors import OrbitError
 __all__ = ["completer"]
 
 _WAIT_S: Final = 1.0
-"""A completion that takes longer is dropped."""
+"""Seconds after which a completion is abandoned."""
 
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def completer(kind: str) -> Completer:
-    """Returns a completer for a kind of name: topic, group, broker (addresses), name (of brokers) or cluster."""
+    """Returns a completer for ``kind``: topic, group, broker (addresses), name (of brokers) or cluster."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         settings: dict[str, Any] = dict(ctx.params)

@@ -1,4 +1,4 @@
-"""The options common to all commands: the cluster's address and how to connect to it."""
+"""Options that all commands have in common: the cluster's address and how to connect to it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _OFF: Final = frozenset({"", "0", "false", "no", "off"})
 
 
 def _tools_file(home: str) -> tuple[str | None, str | None]:
-    """Returns the keys from mqadmin's ``conf/tools.yml`` below ROCKETMQ_HOME, or none unless it has both."""
+    """Returns both keys from mqadmin's ``conf/tools.yml`` below ROCKETMQ_HOME, or None twice if either is missing."""
     path = Path(home) / "conf" / "tools.yml"
     if not home or not path.is_file():
         return None, None
@@ -93,7 +93,7 @@ def _tools_file(home: str) -> tuple[str | None, str | None]:
 
 
 def _take_context(given: dict[str, Any], context: Context) -> None:
-    """Fill in values from the current context that neither options nor variables set."""
+    """Fill in values from the context that neither options nor variables have set."""
     given["namesrv_addr"] = given["namesrv_addr"] or context.name_servers
     if not given["access_key"] and not given["secret_key"]:
         given["access_key"], given["secret_key"] = context.access_key, context.secret_key
@@ -125,7 +125,7 @@ def connection_given(settings: dict[str, Any], environment: Mapping[str, str]) -
 
 
 def open_admin(settings: dict[str, Any], environment: Any, progress: Progress | None = None) -> Admin:
-    """Opens a session from a command's options, with missing values taken as in ``connection_given``.
+    """Open a session with a command's options. Missing values are taken as in ``connection_given``.
 
     Raises ``ConfigError`` for unusable TLS files, and ``click.UsageError`` if only one key of a pair is given.
     """

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 Args = Mapping[str, Any]
-"""Flag values by the flag's long name; None if not given."""
+"""The values of the flags, by their long names; None if not given."""
 Call = Callable[[Admin, Args], Awaitable[Result] | AsyncIterator[Result]]
 View = Callable[[Any, Args], Sequence[Part]]
 
@@ -39,18 +39,18 @@ class Flag:
     """An option of a command."""
 
     names: tuple[str, ...]
-    """As typed, with the long name last: ``("-t", "--topic")``."""
+    """The names as typed, with the long name last: ``("-t", "--topic")``."""
     help: str
     kind: type[str] | type[int] | type[float] | type[bool] = str
     required: bool = False
     switch: bool = False
-    """Takes no value."""
+    """Whether the flag takes no value."""
     choices: tuple[str, ...] = ()
     default: str | float | None = None
     completes: str = ""
-    """Kind of value for shell completion: topic, group, broker, name or cluster."""
+    """What shell completion suggests as the value: topic, group, broker, name or cluster."""
     by_place: bool = False
-    """A positional argument instead of an option."""
+    """Whether this is a positional argument instead of an option."""
 
     @property
     def key(self) -> str:
@@ -59,7 +59,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """See the module."""
+    """The declaration of a command."""
 
     name: str
     help: str
@@ -69,11 +69,11 @@ class Command:
     """Types that ``call`` may return, depending on the flags. The JSON key reference is generated from them."""
     flags: tuple[Flag, ...] = ()
     one_of: tuple[str, ...] = ()
-    """Keys of flags of which at least one must be given."""
+    """Keys of the flags of which at least one must be given."""
     streams: bool = False
-    """Yields many results, each printed as it arrives; with JSON, one per line."""
+    """Whether ``call`` yields many results. Each is printed as it arrives; with JSON, one per line."""
     clears: bool = False
-    """On a terminal each result replaces the previous one."""
+    """Whether each result replaces the previous one on a terminal."""
 
     @property
     def apache_only(self) -> bool:
@@ -83,12 +83,12 @@ class Command:
 
 
 def topic_flag(text: str = "Topic.", *, required: bool = True, name: str = "--topic") -> Flag:
-    """``-t``."""
+    """Declares the flag ``-t``."""
     return Flag(names=("-t", name), help=text, required=required, completes="topic")
 
 
 def group_flag(name: str, text: str = "Consumer group.", *, required: bool = True) -> Flag:
-    """``-g``, whose long name differs between commands."""
+    """Declares the flag ``-g``. Its long name differs between commands."""
     return Flag(names=("-g", name), help=text, required=required, completes="group")
 
 
@@ -111,6 +111,6 @@ class Target:
 
 
 def targets(cluster: str = "--clusterName") -> Target:
-    """Returns ``-b`` and ``-c``; the long name of the latter differs between commands."""
+    """Returns the flags ``-b`` and ``-c``. The long name of ``-c`` differs between commands."""
     flag = Flag(names=("-c", cluster), help="All masters of this cluster.", completes="cluster")
     return Target((BROKER, flag), (BROKER.key, flag.key))

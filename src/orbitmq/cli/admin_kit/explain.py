@@ -1,4 +1,4 @@
-"""Explains failures to users: a message, hints and an exit code."""
+"""Explains failures to users with a message, hints and an exit code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _meant(name: str, known: Iterable[str]) -> list[str]:
 
 
 async def explain(admin: Admin, args: Mapping[str, Any], error: OrbitError) -> Failure:
-    """Returns the failure to report. Queries the name server for existing names if one may be misspelled."""
+    """Returns the failure to report. Queries the name server for similar names if a name may be misspelled."""
     match error:
         case NoNameServerError():
             return Failure(
@@ -91,7 +91,9 @@ async def explain(admin: Admin, args: Mapping[str, Any], error: OrbitError) -> F
 
 
 def _first_line(error: BrokerError) -> str:
-    """Returns the remark's first line, because Apache appends the address of a document."""
+    """Returns the first line of the remark and the code. Apache appends the address of a document in further
+    lines.
+    """
     return f"{(error.remark.splitlines() or [type(error).__name__])[0].strip()} (code {error.response_code})"
 
 
@@ -110,7 +112,7 @@ def _checks(error: UnreachableError) -> list[str]:
 
 
 async def _look_around(admin: Admin, args: Mapping[str, Any]) -> list[str]:
-    """Suggests names similar to the command's topic and groups, where those do not exist."""
+    """Returns hints with names similar to the command's topic and groups, for those that do not exist."""
     from orbitmq.admin.topics import topic_names
 
     try:

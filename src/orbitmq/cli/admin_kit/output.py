@@ -1,4 +1,4 @@
-"""Results as text: tables with mqadmin's columns, at full width into a pipe and fitted to a terminal."""
+"""Formats results as text: tables with mqadmin's columns, in full width for a pipe and fitted to a terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Value = str | Callable[[Any], object]
-"""An attribute, or a function of the row."""
+"""The value of a column: the name of an attribute of the row, or a function of the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class Table:
     rows: list[list[str]]
     header: bool = True
     human: frozenset[str] = frozenset()
-    """Titles of columns that mqadmin does not have. They are shown on a terminal and omitted in a pipe."""
+    """Titles of columns that mqadmin does not have. They are shown on a terminal but omitted in a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
     lines: list[str]
     hidden: frozenset[str] = frozenset()
-    """Lines omitted on a terminal, where only their number is shown."""
+    """Lines that are omitted on a terminal. Only their number is shown there."""
     hint: str = ""
     """Text shown after the number of hidden lines."""
 
@@ -58,7 +58,7 @@ def _cell(row: Any, value: Value) -> str:
 
 
 def flat(value: object) -> str:
-    """Formats a value like Java."""
+    """Formats a value as Java does."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple | set | frozenset):
@@ -79,40 +79,40 @@ def table(
 
 
 def pairs(values: Mapping[str, object], separator: str = ": ", width: int = 0) -> Lines:
-    """Formats one ``key: value`` per line."""
+    """Formats values as lines of the form ``key: value``."""
     return Lines([f"{key:<{width}}{separator}{flat(value)}" for key, value in values.items()])
 
 
 def changed(result: Changed, _: object = None) -> list[Part]:
-    """Formats what was changed, one line per server."""
+    """Formats changes, one line per change and server."""
     return [Lines([f"{c.target}  {c.action}  {c.detail}".rstrip() for c in result.changes])]
 
 
 def moment(milliseconds: int) -> str:
-    """Formats local time with milliseconds; empty for 0."""
+    """Formats a time in milliseconds as local time with milliseconds; empty for 0."""
     if milliseconds <= 0:
         return ""
     return f"{datetime.fromtimestamp(milliseconds // 1000).astimezone():%Y-%m-%d %H:%M:%S},{milliseconds % 1000:03d}"
 
 
 def second(milliseconds: int) -> str:
-    """Formats local time in seconds; ``N/A`` for 0."""
+    """Formats a time in milliseconds as local time with seconds; ``N/A`` for 0."""
     if milliseconds <= 0:
         return "N/A"
     return f"{datetime.fromtimestamp(milliseconds // 1000).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def java_map(values: Mapping[Any, Any]) -> str:
-    """Formats a map like Java: ``{a=1, b=2}``."""
+    """Formats a map as Java does: ``{a=1, b=2}``."""
     return "{" + ", ".join(f"{key}={flat(value)}" for key, value in values.items()) + "}"
 
 
 _SAFE: Final = str.maketrans(dict.fromkeys((*range(9), *range(11, 32), 127), "�"))
-"""Replaces control characters, because names and bodies are untrusted and must not control the terminal."""
+"""Translation that replaces control characters. Names and bodies are untrusted and must not control the terminal."""
 
 
 def print_parts(parts: Sequence[Part], *, wide: bool = False) -> None:
-    """Print on standard output: formatted for reading on a terminal, like mqadmin into a pipe or with ``wide``."""
+    """Print parts on standard output, fitted to a terminal, or like mqadmin in a pipe or with ``wide``."""
     width = terminal_width() if sys.stdout.isatty() and not wide else 0
     for number, part in enumerate(parts):
         if number and isinstance(part, Table) and part.header:

@@ -1,4 +1,6 @@
-"""The keys of ``--json``, generated from the result types so that the document always matches the tool."""
+"""Lists the keys of ``--json``. They are generated from the result types, so that the document always matches the
+tool.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ __all__ = ["json_keys", "keys_table"]
 
 
 def json_keys(result: type[Result]) -> list[str]:
-    """Returns every key of a result, such as ``topics[].cluster``, with brackets for lists and a star for keys that
-    are data."""
+    """Returns every key of a result, such as ``topics[].cluster``.
+
+    Brackets stand for lists, and a star for keys that are data.
+    """
     return list(_keys(result, ""))
 
 
@@ -46,7 +50,7 @@ def _below(hint: Any, path: str) -> Iterator[str]:
 
 
 def _grouped(keys: list[str]) -> str:
-    """Groups keys by parent, so that ``brokers[]`` is written once, followed by its keys."""
+    """Groups keys by parent, so that a parent such as ``brokers[]`` is written only once."""
     groups: dict[str, list[str]] = {}
     for key in keys:
         parent, _, leaf = key.rpartition(".")

@@ -1,4 +1,4 @@
-"""Builds click commands from declarations and runs them, with output and exit code."""
+"""Builds click commands from declarations and runs them, including output and exit code."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from orbitmq.errors import OrbitError
 __all__ = ["build"]
 
 _INTERRUPTED = 130
-"""The shell convention for a process ended by SIGINT."""
+"""The exit code that shells use for a process ended by SIGINT."""
 _STARTED_OVER_S = 0.5
-"""A progress bar appears for operations that take longer."""
+"""Seconds after which an operation shows a progress bar."""
 
 
 class _AdminCommand(click.Command):
-    """Lists the connection options separately from the command's own."""
+    """Lists the connection options in the help separately from the command's own."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own: list[tuple[str, str]] = []
@@ -44,7 +44,7 @@ class _AdminCommand(click.Command):
 
 
 def build(command: Command) -> click.Command:
-    """Builds a declaration's click command."""
+    """Builds the click command of a declaration."""
 
     def callback(**params: Any) -> None:
         settings = _merged(params)
@@ -103,7 +103,7 @@ def _option(flag: Flag) -> click.Parameter:
 
 
 def _merged(params: dict[str, Any]) -> dict[str, Any]:
-    """Merges the connection options; those after the command override those before it."""
+    """Merges the connection options given before and after the command. Those after it take precedence."""
     context = click.get_current_context()
     outer = context.obj if isinstance(context.obj, dict) else {}
     return {
@@ -131,7 +131,7 @@ async def _run(command: Command, args: Args, settings: dict[str, Any]) -> int:
 
 
 class _Form(NamedTuple):
-    """The output format."""
+    """How to print results."""
 
     as_json: bool
     wide: bool

@@ -1,7 +1,7 @@
-"""Human-readable tables that fit the width of the terminal without cutting words.
+"""Tables for people, which fit the width of the terminal without cutting words.
 
-A table that is too wide keeps its first columns as a table; the other values follow each row as ``title value`` pairs
-on indented lines. ``--wide`` prints mqadmin's own lines instead, which are also written to a pipe.
+If a table is too wide, its first columns remain a table, and the other values follow each row as ``title value``
+pairs on indented lines. With ``--wide`` or into a pipe, mqadmin's own lines are printed instead.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _INDENT = "    "
 
 
 def terminal_width() -> int:
-    """Returns the columns of the terminal, or the value of ``COLUMNS``."""
+    """Returns the number of columns of the terminal, or the value of ``COLUMNS``."""
     return max(WIDTH_MIN, shutil.get_terminal_size((80, 24)).columns)
 
 
 def screen_lines(text: str, width: int) -> list[str]:
-    """Breaks a line of text between words; a single long word stays whole."""
+    """Breaks a line of text between words. A word that is longer than a line stays whole."""
     if len(text) <= width:
         return [text]
     indent = " " * (len(text) - len(text.lstrip()))
@@ -70,7 +70,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool], 
 
 
 def _packed(pairs: Sequence[str], width: int) -> Iterator[str]:
-    """Fits as many pairs as possible on each line without breaking a pair."""
+    """Yields lines with as many pairs as fit, without breaking a pair."""
     line = ""
     for pair in pairs:
         if line and len(_INDENT) + len(line) + len(_GAP) + len(pair) > width:

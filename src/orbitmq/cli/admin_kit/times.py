@@ -15,9 +15,9 @@ _RELATIVE: Final = re.compile(r"-(\d{1,9})([smhd])")
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Returns the milliseconds since 1970 of a time.
+    """Returns a time in milliseconds since 1970.
 
-    The time is ``now``, a number of milliseconds, a time ago (``-15m``, units s, m, h, d), ISO 8601
+    The text is ``now``, a number of milliseconds, a time ago (``-15m``, with units s, m, h and d), ISO 8601
     (``2026-01-31T23:59:59``, local time unless it names a zone), or mqadmin's ``2026-01-31#23:59:59:000``.
     """
     text = text.strip()
