@@ -250,8 +250,9 @@ async def test_ready_means_that_a_master_answers(frozen: int) -> None:
 
 
 async def test_stored_but_not_safe_is_the_result_when_nothing_better_comes() -> None:
-    """Row D11: the result is returned. With retry_when_not_safe other brokers are tried, and the stored result is not
-    forgotten.
+    """Row D11: a FLUSH_DISK_TIMEOUT result is returned as is.
+
+    With retry_when_not_safe, other brokers are tried first. If they all fail, that result is still returned.
     """
 
     def respond(broker: str, number: int) -> Answer:

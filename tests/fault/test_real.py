@@ -1,4 +1,7 @@
-"""Runs real faults with the checker of the simulation: one kill in every run, all of them with `make soak`."""
+"""Injects real faults and checks the outcome with the simulation's checker.
+
+Ordinary runs include a single kill; `make soak` runs every fault.
+"""
 
 from __future__ import annotations
 

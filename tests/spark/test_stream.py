@@ -41,7 +41,7 @@ def send(broker: RunningBroker, topic: str, numbers: range, size: int = 10) -> N
 
 
 class Stream:
-    """A query into Parquet; started again it goes on from its checkpoint."""
+    """A streaming query that writes Parquet. When restarted, it resumes from its checkpoint."""
 
     def __init__(self, spark: SparkSession, broker: RunningBroker, path: Path, **options: Any) -> None:
         self._spark = spark
@@ -133,7 +133,7 @@ def test_a_running_stream_follows_its_topics_and_shows_how_far_they_are(
 
 
 def expire(broker: RunningBroker, topic: str, beyond: int) -> None:
-    """Retention, as soon as the log is on the disk, until messages behind that offset are gone."""
+    """Deletes expired log files repeatedly until the topic's first offset is greater than ``beyond``."""
 
     def gone() -> bool:
         assert remoting_call(broker.address, DELETE_EXPIRED_COMMITLOG, {})[0] == 0

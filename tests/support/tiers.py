@@ -18,7 +18,7 @@ __all__ = ["SOAK", "Moved", "moved_by", "table"]
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Tests whose id is ``tests`` or begins with it."""
+    """Tests moved to another tier: the id ``tests`` itself, its parametrized cases, and the tests it contains."""
 
     tests: str
     reason: str

@@ -1,4 +1,4 @@
-"""Groups by request: 200, 207, 225, 352, 353."""
+"""Consumer group requests: codes 200, 207, 225, 352 and 353."""
 
 from __future__ import annotations
 

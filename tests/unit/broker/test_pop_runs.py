@@ -46,7 +46,7 @@ class Written(Sink):
 
 
 class Client:
-    """A connection of a broker without a socket."""
+    """A client connected to the broker in memory, without a socket."""
 
     def __init__(self, broker: Broker, tasks: TaskOwner) -> None:
         self.broker = broker

@@ -1,4 +1,4 @@
-"""``orbitmq sql``: the forms of its output, its files and its exit codes, with rows that are written here."""
+"""``orbitmq sql``: output formats, output files and exit codes, using fixed rows defined in this module."""
 
 from __future__ import annotations
 
