@@ -1,4 +1,4 @@
-"""Users and access lists of Apache 5.3 and up (ACL 2.0)."""
+"""Users and access lists of Apache 5.3 and later (ACL 2.0)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers: clusters, settings, runtime statistics, consumption, maintenance, roles."""
+"""Brokers: their clusters, settings, runtime statistics, consumption, maintenance and roles."""
 
 from __future__ import annotations
 
@@ -407,7 +407,7 @@ async def delete_expired_log(admin: Admin, *, broker: str | None, cluster: str |
 
 
 async def reset_master_flush_offset(admin: Admin, broker: str, offset: int) -> Changed:
-    """Reset a slave's record of how far its master had flushed (Apache 5.x)."""
+    """Set the offset up to which a slave assumes that its master has flushed (Apache 5.x)."""
     address = await admin.address(broker)
     header = {"masterFlushOffset": str(offset)}
     await admin.ask(address, RequestCode.RESET_MASTER_FLUSH_OFFSET, header)

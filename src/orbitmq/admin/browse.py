@@ -94,7 +94,7 @@ class MessagePage(Result, kw_only=True):
     cursor: str
     """Where the next page begins; empty if this page is the last."""
     available: int
-    """How many messages the queues hold in the requested time range."""
+    """How many messages the queues hold in the requested time range; on later pages, how many are left."""
 
 
 class TailBatch(Result, kw_only=True):

@@ -176,7 +176,7 @@ def _marks(message: MessageView, group: str) -> dict[str, str]:
 
 
 async def mark_done(admin: Admin, group: str, ids: Iterable[str], done: str) -> None:
-    """Record that dead letters were ``resent`` or ``dropped``."""
+    """Record that the dead letters with these offset ids were handled. ``done`` is ``resent`` or ``dropped``."""
     await _make_done_topic(admin)
     async with open_producer(admin, "orbitmq-dead-letters") as producer:
         await _send_marks(producer, group, list(ids), done)

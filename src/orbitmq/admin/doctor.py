@@ -1,4 +1,4 @@
-"""Checks a whole cluster for common problems; each finding states what to do.
+"""Checks a whole cluster for common problems. Each finding states what to do.
 
 Nothing is changed and nothing is sent to a topic. A broker that does not answer is a finding, not a failure.
 """
@@ -29,11 +29,11 @@ from orbitmq.wire.bodies import ClusterInfo
 __all__ = ["Checkup", "Finding", "Level", "checkup"]
 
 DISK_WARN: Final = 0.75
-"""The broker deletes expired segments at any hour above this (diskMaxUsedSpaceRatio)."""
+"""Above this disk usage ratio, the broker deletes expired segments at any hour (diskMaxUsedSpaceRatio)."""
 DISK_FORCED: Final = 0.85
-"""Above this it deletes segments that have not expired (diskSpaceCleanForciblyRatio)."""
+"""Above this ratio, the broker also deletes segments that have not expired (diskSpaceCleanForciblyRatio)."""
 DISK_FULL: Final = 0.90
-"""Above this it refuses messages (diskSpaceWarningLevelRatio)."""
+"""Above this ratio, the broker refuses messages (diskSpaceWarningLevelRatio)."""
 CLOCK_WARN_MS: Final = 5_000
 REPLICATION_LAG_WARN_BYTES: Final = 256 << 20
 """The lag in bytes from which a SYNC_MASTER no longer counts a slave (haSlaveFallbehindMax)."""

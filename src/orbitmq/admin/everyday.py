@@ -169,9 +169,9 @@ class GroupDescription(Result, kw_only=True):
     group: str
     configs: list[GroupConfig]
     connection: GroupConnection | None
-    """None if no member is online."""
+    """The members; None if none is online."""
     progress: GroupProgress | None
-    """None if the group has consumed nothing."""
+    """The offsets; None if the group has consumed nothing."""
 
 
 async def describe_group(admin: Admin, group: str) -> GroupDescription:

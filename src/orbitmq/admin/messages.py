@@ -87,7 +87,7 @@ class MessageView(Result, kw_only=True):
     """The body as text; None if it is not UTF-8."""
     body_base64: str
     body_cut: bool | msgspec.UnsetType = msgspec.UNSET
-    """True if only the first bytes of the body were read."""
+    """Whether only the first bytes of the body were read."""
 
 
 class Track(Result, kw_only=True):

@@ -23,7 +23,7 @@ class Preview(NamedTuple):
     kept_bytes: int | None = 4 * 1024
     """Bytes of each body to keep after the search; None means all that was read."""
     mask: Callable[[MessageView], MessageView] = _unchanged
-    """Applied before any search, so that no filter can find masked data."""
+    """Masks a message. Applied before any search, so that no filter can find masked data."""
 
     def select(self, messages: Iterable[MessageView], *, text: str, tags: str) -> list[MessageView]:
         """Returns the messages that have one of ``tags`` and contain ``text``, in the form in which they are shown.

@@ -49,7 +49,7 @@ _BATCH: Final = 32
 _PULL_BYTES_MAX: Final = 8 * 1024 * 1024
 """Limit of the messages of one answer, if bodies are limited."""
 _VIEW_BYTES: Final = 2048
-"""Approximate size of a message without its body."""
+"""Rough size of a message without its body, in bytes."""
 
 
 class QueueUnit(Result, kw_only=True):

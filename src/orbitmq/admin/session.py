@@ -1,4 +1,4 @@
-"""The connection to a cluster that all admin functions use: calls, name servers, addresses, routes."""
+"""The session with a cluster that all admin functions use: calls, name servers, addresses and routes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MEMBERS_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminOptions:
-    """Connection settings."""
+    """Settings of an ``Admin``: time limits, credentials and TLS."""
 
     timeout_s: float = 5.0
     connect_timeout_s: float = 3.0

@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""The namespace in which name servers keep the queue counts of ordered topics by broker."""
+"""The namespace in which name servers keep the queue counts of ordered topics."""
 QUEUES_DEFAULT: Final = 8
 """The number of queues of a topic that a tool creates."""
 

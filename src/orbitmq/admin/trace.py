@@ -20,7 +20,7 @@ _TRACE_BYTES_MAX = 256 * 1024
 
 class TraceRow(Result, kw_only=True):
     type: str
-    """``Pub`` or ``Sub``."""
+    """``Pub`` for a send, ``Sub`` for a delivery."""
     group: str
     client_host: str
     timestamp: int

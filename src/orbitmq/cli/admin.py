@@ -1,6 +1,6 @@
 """``orbitmq admin``: mqadmin's commands, for this project's clusters and for Apache's.
 
-A command is declared in the module of its area and loaded when it is called; this module only maps commands to areas.
+A command is declared in the module of its area and loaded when it is called. This module only maps commands to areas.
 """
 
 from __future__ import annotations
@@ -125,13 +125,13 @@ _COMPLETION: Final = "completion"
 
 
 def declarations(area: str) -> tuple[Command, ...]:
-    """Returns the commands of an area."""
+    """Returns the declarations of an area's commands."""
     found: tuple[Command, ...] = importlib.import_module(f"orbitmq.cli.admin_areas.{area}").COMMANDS
     return found
 
 
 class _AdminGroup(click.Group):
-    """Imports an area when one of its commands is called."""
+    """A group that imports an area when one of its commands is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_AREA_OF, _COMPLETION]
@@ -168,7 +168,7 @@ class _AdminGroup(click.Group):
 
 
 class _LazyOptions(_AdminGroup):
-    """Also accepts the connection options before the command."""
+    """A group that also accepts the connection options before the name of a command."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if not self.params:

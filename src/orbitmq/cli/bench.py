@@ -101,7 +101,7 @@ def _source_tree() -> Path:
 
 
 def _run(module: str, *, ours_only: bool, seconds: float | None) -> Any:
-    """Returns the results of a benchmark's ``run()``, or of ``measure()`` if it needs no server."""
+    """Runs a benchmark's ``run()``, or ``measure()`` if it needs no server. Returns the results."""
     benchmark = importlib.import_module(f"benchmarks.{module}")
     for name in ("run", "measure"):
         function = getattr(benchmark, name, None)

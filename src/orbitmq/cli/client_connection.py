@@ -47,7 +47,7 @@ class ClientConnection:
         return bool(self._given["tls"] or self._given["tls_ca"] or self._given["tls_cert"])
 
     async def topics(self) -> list[str]:
-        """Returns the user topics known to the name server, or none if it does not answer."""
+        """Returns the names of user topics that the name server knows; empty if it does not answer."""
         from orbitmq.admin.topics import topic_names
         from orbitmq.errors import OrbitError
 

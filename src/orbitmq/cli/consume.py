@@ -183,7 +183,7 @@ class TimeOrder:
     def __init__(self, queues: Any) -> None:
         self._waiting: dict[MessageQueue, deque[ReceivedMessage]] = {queue: deque() for queue in queues}
         self.open: set[MessageQueue] = set(self._waiting)
-        """Queues that may receive more messages."""
+        """Queues to which more messages may be added."""
         self._heads: list[tuple[int, str, int, MessageQueue]] = []
         """Store time, broker, log offset and queue of the oldest message of each non-empty queue."""
 

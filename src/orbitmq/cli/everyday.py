@@ -436,7 +436,7 @@ COMMANDS: Final = {
 
 
 class _CommandGroup(click.Group):
-    """Builds a command when it is called."""
+    """A group that builds a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [command.name for command in COMMANDS[str(self.name)]]

@@ -1,4 +1,4 @@
-"""A broker with a proxy inside its process (Apache: proxyMode LOCAL)."""
+"""Runs a broker with a proxy inside its process (Apache: proxyMode LOCAL)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["BrokerAndProxy", "broker_and_proxy", "local_proxy_config", "proxy_te
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerAndProxy:
-    """A broker and its proxy, if it has one."""
+    """A broker, and its proxy if it has one."""
 
     broker: Broker
     proxy: Proxy | None
@@ -92,5 +92,5 @@ def _inner_credentials(broker: Broker, config: ProxyConfig) -> str:
 
 
 def proxy_text(proxy: Proxy | None) -> str:
-    """Returns the proxy's part of the ready line."""
+    """Returns the part of the ready line about the proxy; empty without one."""
     return "" if proxy is None else f", gRPC {proxy.address}"

@@ -49,7 +49,7 @@ _COMMANDS: Final = {
 
 
 class _LazyGroup(click.Group):
-    """Finds a command by its module's spec and imports it when it is called."""
+    """A group that checks whether a command's module exists, and imports it only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name in _COMMANDS if _is_present(name)]

@@ -275,7 +275,7 @@ def _time(text: str, admin: Admin) -> int:
 
 
 def _told(text: str) -> Exception:
-    """Returns an error whose text is sent to the assistant; the text of other exceptions is not."""
+    """Returns an error whose text is sent to the assistant. The text of other exceptions is not sent."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     return ToolError(text)

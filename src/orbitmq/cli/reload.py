@@ -59,7 +59,7 @@ def _end(child: subprocess.Popen[bytes]) -> int:
 
 
 def _times(root: Path) -> dict[str, int]:
-    """Returns the modification time of each source file."""
+    """Returns the modification time of each Python file below ``root``, in nanoseconds."""
     times: dict[str, int] = {}
     for directory, folders, files in os.walk(root):
         folders[:] = [folder for folder in folders if folder not in _LEFT_OUT]

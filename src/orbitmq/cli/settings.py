@@ -35,7 +35,7 @@ C = TypeVar("C")
 def read_config(
     config_type: type[C], config_file: str | None, overrides: Sequence[str]
 ) -> tuple[C, Properties, list[str]]:
-    """Returns a config, the properties it came from, and the unknown keys. Raises ``ConfigError``."""
+    """Returns a config, the properties it was read from, and the unknown keys. Raises ``ConfigError``."""
     source, values, lines = "--set" if overrides else "defaults", dict[str, str](), dict[str, int]()
     if config_file is not None:
         try:

@@ -357,7 +357,7 @@ def repair_command(
 
 @contextmanager
 def _progress(console: Console, *, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Shows one bar per kind of work on standard error."""
+    """Shows one bar for each kind of work on standard error."""
     columns = (
         TextColumn("{task.description:>8}"),
         BarColumn(),

@@ -94,7 +94,7 @@ class Supervisor:
 
     @property
     def process_ids(self) -> dict[str, int]:
-        """Ids of the current processes, by name."""
+        """The ids of the current processes, by name of the child."""
         return {name: process.pid for name, process in self._running.items()}
 
     async def _start(self, child: Child) -> str:

@@ -1,4 +1,4 @@
-"""The web console: pages built on ``orbitmq.admin`` and the client. It has no other access to a broker.
+"""The web console, whose pages use only ``orbitmq.admin`` and the client to access brokers.
 
-Needs the extra ``console`` (starlette, uvicorn, jinja2, python-multipart).
+Requires the extra ``console`` (starlette, uvicorn, jinja2, python-multipart).
 """

@@ -63,7 +63,7 @@ def moment(value_ms: float | None) -> Markup:
 
 
 def exact(value_ms: float | None) -> Markup:
-    """Formats a time to the millisecond."""
+    """Formats a time with milliseconds."""
     if value_ms is None or value_ms <= 0:
         return _UNKNOWN
     when = datetime.fromtimestamp(value_ms / 1000, UTC)

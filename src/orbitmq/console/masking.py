@@ -143,7 +143,7 @@ class Masking:
         return text if len(text) <= _START_CHARS else text[:_START_CHARS] + "…"
 
     def forms(self, message: MessageView) -> dict[str, str]:
-        """Returns the start of the body in every available form: ``json``, ``text``, ``hex``."""
+        """Returns the start of the body in each available form, by its name: ``json``, ``text``, ``hex``."""
         text = self.text(message)
         found: dict[str, str] = {}
         if text is not None:
@@ -170,7 +170,7 @@ def _printable(text: str) -> str:
 
 
 def _is_card(number: int) -> bool:
-    """Returns whether a number has the length and check digit of a card number."""
+    """Returns whether a number has the length and the check digit of a card number."""
     digits = str(number) if 0 < number < 10**20 else ""
     if len(digits) not in _CARD_DIGITS:
         return False
@@ -179,7 +179,7 @@ def _is_card(number: int) -> bool:
 
 
 def hex_dump(data: bytes) -> str:
-    """Returns one line per sixteen bytes: offset, bytes and characters."""
+    """Formats bytes as lines of sixteen, each with offset, hexadecimal bytes and characters."""
     lines = []
     for start in range(0, len(data), 16):
         row = data[start : start + 16]

@@ -119,7 +119,7 @@ _TODAY: Final = ("TodayNow", "TodayMorning")
 class TopicSample:
     name: str
     configs: dict[str, TopicConfig] = field(default_factory=dict)
-    """By broker name."""
+    """Settings by broker name."""
     groups: set[str] = field(default_factory=set)
     lag: int | None = None
     message_count: int | None = None
@@ -353,7 +353,7 @@ class Sampler:
                 group.dead = 0
 
     async def sample_topics(self, names: list[str], snapshot: Snapshot | None = None) -> None:
-        """Query the offsets of these topics now."""
+        """Query the offsets of these topics immediately, and put them into ``snapshot`` or the last one."""
         target = self.snapshot if snapshot is None else snapshot
         addresses = {
             sample.place.broker_name: sample.place.address

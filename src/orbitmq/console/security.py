@@ -210,7 +210,9 @@ class UserFile:
 
 
 class AuditLog:
-    """Writes one JSON line per attempted change. Without a path, the last thousand are kept in memory."""
+    """Writes one JSON line for each attempted change. Without a path, the last thousand entries are kept in
+    memory.
+    """
 
     def __init__(self, path: Path | None, clock: Clock) -> None:
         self._path = path

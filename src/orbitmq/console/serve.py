@@ -23,7 +23,7 @@ _STOP_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RunningConsole:
-    """A console and its address."""
+    """A running console and its address."""
 
     address: str
     console: Console

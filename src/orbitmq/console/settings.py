@@ -54,7 +54,7 @@ class ConsoleSettings:
     state: Path | None = None
     """Directory for the history and the audit log. If it is None, both are only kept in memory."""
     users: Path | None = None
-    """A file of users; see ``security.UserFile``."""
+    """File with the users; see ``security.UserFile``."""
     broker_login: bool = False
     """Whether users log in as users of the broker, which then checks their permissions."""
     bodies: Bodies = Bodies.SHOW

@@ -27,7 +27,7 @@ _PAGE_ROWS_MAX: Final = 500
 
 
 def link(*parts: str, **query: object) -> str:
-    """Returns a URL path of this console. Names are quoted and empty query parameters omitted."""
+    """Returns a URL path of this console. Names are quoted, and empty query parameters are omitted."""
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     chosen = {name.rstrip("_"): str(value) for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(chosen)}" if chosen else path
@@ -93,7 +93,7 @@ class Plan:
     heads: Sequence[str] = ()
     rows: Sequence[Sequence[object]] = ()
     command: str = ""
-    """The equivalent command line."""
+    """The command line that does the same."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -162,8 +162,10 @@ class ListedCalls:
 
 
 class SignedCalls:
-    """Authorizes calls signed by users of a broker (Apache: the authentication pipelines of
-    GrpcMessagingApplication)."""
+    """Authorizes calls signed by users of a broker.
+
+    Corresponds to the authentication pipelines of Apache's GrpcMessagingApplication.
+    """
 
     def __init__(
         self,

@@ -129,7 +129,10 @@ class Brokers:
     # -- calls -----------------------------------------------------------------------------------------
 
     def address(self, broker_name: str) -> str:
-        """Returns the address of a broker's master. Raises ``ConnectionLostError``."""
+        """Returns the address of a broker's master, or of any replica if the master is unknown.
+
+        Raises ``ConnectionLostError`` if no address is known.
+        """
         if self.local is not None:
             return self.local.address
         address = self._book.master_address(broker_name) or self._book.any_address(broker_name)
@@ -294,7 +297,9 @@ class Brokers:
         return self.masters()
 
     def pick_readable(self, facts: TopicFacts, broker_name: str) -> str:
-        """Returns the requested broker if it is readable, otherwise any readable one. Raises ``Refused``."""
+        """Returns the name of the requested broker if it is readable, otherwise of any readable one. Raises
+        ``Refused``.
+        """
         if broker_name in facts.readable:
             return broker_name
         if not facts.readable:

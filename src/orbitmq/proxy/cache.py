@@ -32,7 +32,7 @@ class _Entry(Generic[V]):
 
 
 class Cache(Generic[V]):
-    """Values by name. Load failures are not cached, and a value survives a failed refresh."""
+    """Values by name. Failed loads are not cached, and a value survives a failed refresh."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Cache(Generic[V]):
         return entry.value
 
     async def get(self, name: str) -> V:
-        """Returns the value, loading it if necessary. Raises the loader's errors."""
+        """Returns the value, loading it if necessary. Raises the errors of the load."""
         value = self.known(name)
         if value is not None:
             return value

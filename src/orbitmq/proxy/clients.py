@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 CLIENTS_MAX: Final = 100_000
 SETTINGS_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Limit for the settings of all clients together."""
+"""Limit in bytes for the settings of all clients together."""
 _CLIENT_BYTES: Final = 2048
-"""Rough memory cost of a client, excluding its settings."""
+"""Rough memory cost of a client in bytes, excluding its settings."""
 _ADOPTED_S: Final = 30.0
 """Seconds without a heartbeat after which an adopted client expires. Clients send one every ten seconds."""
 _ADOPTED_PER_CONNECTION: Final = 256
@@ -93,7 +93,7 @@ class Client:
         self.language = ""
         self.version = ""
         self.held: dict[tuple[str, str], Held] = {}
-        """Messages the proxy keeps hidden for the client, by message id and the client's handle."""
+        """Messages that the proxy keeps hidden for the client, by message id and the client's handle."""
 
     @property
     def is_consumer(self) -> bool:
@@ -285,7 +285,7 @@ class Clients:
         client.topics = frozenset()
 
     def producers(self, topic: str) -> list[Client]:
-        """Returns the reachable producers of a topic."""
+        """Returns the producers of a topic that have an open telemetry stream."""
         return [
             client
             for client in self._producers.get(topic, {}).values()

@@ -22,7 +22,7 @@ _WAIT_S: Final = 10.0
 
 
 class Commands:
-    """Pending commands, by nonce."""
+    """Sends commands to clients. Keeps the pending ones by nonce."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[Client, asyncio.Future[pb.TelemetryCommand]]] = {}

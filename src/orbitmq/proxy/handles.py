@@ -69,7 +69,7 @@ class Handle(msgspec.Struct, frozen=True, gc=False):
         return pop_retry_topic(topic, group, version_2=self.retry == "2")
 
     def changed(self, pop_time_ms: int, invisible_ms: int, revive_queue_id: int) -> Handle:
-        """Returns the handle with a changed invisibility period."""
+        """Returns the handle for the same message with a new pop time, invisibility period and revive queue."""
         return Handle(
             self.queue_offset,
             pop_time_ms,

@@ -59,7 +59,7 @@ _MASK: Final = 2**64 - 1
 
 
 def jump_hash(text: str, buckets: int) -> int:
-    """Returns the queue of a message group, by Jump Consistent Hash over Java's string hash."""
+    """Returns the queue for a message group, using Jump Consistent Hash over Java's string hash."""
     state = java_hash(text) & _MASK
     bucket, following = -1, 0
     while following < buckets:

@@ -1,6 +1,6 @@
 """The proxy itself: wiring, startup and shutdown (Apache: ProxyStartup).
 
-``Proxy(config)`` serves the brokers registered with a name server; ``Proxy(config, local=...)`` runs inside a broker.
+``Proxy(config)`` serves the brokers registered with a name server. ``Proxy(config, local=...)`` runs inside a broker.
 """
 
 from __future__ import annotations

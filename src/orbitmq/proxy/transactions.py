@@ -158,7 +158,7 @@ class Transactions:
             self._ended.popitem(last=False)
 
     async def _find(self, topic: str, transaction_id: str) -> HalfMessage | None:
-        """Returns the newest half message with this id in the indexes of all brokers, or None."""
+        """Returns the newest half message with this id in the indexes of all brokers, or None if there is none."""
         now_ms = self._clock.now_ms()
         header = QueryMessageRequest(
             topic=HALF_TOPIC,

@@ -1,4 +1,4 @@
-"""Users and access lists of Apache 5.3 and later."""
+"""Commands for users and access lists of Apache 5.3 and later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers."""
+"""Commands for brokers."""
 
 from __future__ import annotations
 

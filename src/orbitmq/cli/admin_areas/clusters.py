@@ -1,4 +1,4 @@
-"""Entire clusters."""
+"""Commands for entire clusters."""
 
 from __future__ import annotations
 

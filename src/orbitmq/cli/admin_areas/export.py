@@ -1,4 +1,6 @@
-"""Cluster exports: JSON files with topics and groups, settings and load; POP checkpoints to the log."""
+"""Commands that export topics and groups, settings and load of a cluster to JSON files, and POP checkpoints to the
+log.
+"""
 
 from __future__ import annotations
 

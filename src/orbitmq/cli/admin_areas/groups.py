@@ -1,4 +1,4 @@
-"""Consumer groups, their members, and producers."""
+"""Commands for consumer groups, their members, and producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replication and Apache's controllers."""
+"""Commands for replication and Apache's controllers."""
 
 from __future__ import annotations
 

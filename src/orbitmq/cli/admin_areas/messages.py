@@ -1,4 +1,4 @@
-"""Message lookup."""
+"""Commands that look up messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name servers."""
+"""Commands for name servers."""
 
 from __future__ import annotations
 

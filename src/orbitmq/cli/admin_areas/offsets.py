@@ -1,4 +1,4 @@
-"""Offsets of consumer groups."""
+"""Commands for the offsets of consumer groups."""
 
 from __future__ import annotations
 

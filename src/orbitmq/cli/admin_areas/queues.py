@@ -1,4 +1,4 @@
-"""Reading messages from queues and sending to them."""
+"""Commands that read messages from queues and send messages to them."""
 
 from __future__ import annotations
 

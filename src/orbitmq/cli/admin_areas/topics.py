@@ -1,4 +1,4 @@
-"""Topics."""
+"""Commands for topics."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ __all__ = ["CONNECTION_KEYS", "connection_given", "connection_options", "open_ad
 
 
 def connection_options() -> list[click.Option]:
-    """Creates the options for one command or group."""
+    """Returns new connection options for one command or group."""
     path = click.Path(exists=True, dir_okay=False, path_type=Path)
     return [
         NameServerOption(["namesrv_addr"]),

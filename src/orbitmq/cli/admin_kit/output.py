@@ -46,7 +46,7 @@ class Lines:
     hidden: frozenset[str] = frozenset()
     """Lines that are omitted on a terminal. Only their number is shown there."""
     hint: str = ""
-    """Text shown after the number of hidden lines."""
+    """Text to show after the number of omitted lines."""
 
 
 Part = Table | Lines

@@ -1,4 +1,4 @@
-"""Times in mqadmin's format, in ISO 8601, and relative to now."""
+"""Parses times in mqadmin's format, in ISO 8601, or relative to now."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _sum(values: list[float | None] | list[int | None]) -> float | None:
 
 
 def needs_attention(snapshot: Snapshot, now_ms: int) -> list[str]:
-    """Returns one sentence for each problem an operator should act on."""
+    """Returns one sentence for each problem that needs an operator's attention."""
     found = list(snapshot.problems)
     names = {sample.place.broker_name for sample in snapshot.brokers}
     with_master = {sample.place.broker_name for sample in snapshot.brokers if sample.place.is_master}

@@ -173,7 +173,7 @@ class Call:
         self.connection.write_message(self, message)
 
     def finish(self, status: int = 0, message: str = "") -> None:
-        """End the call."""
+        """End the call with a gRPC status."""
         self.connection.finish(self, status, message)
 
     def headers_due(self) -> bool:

@@ -242,7 +242,7 @@ class Http2Connection(Writer):
         return self._kept_bytes + self._pending_bytes + len(self._rest) + unsent
 
     def press(self, unsent_bytes: int) -> None:
-        """Stop reading from a peer that leaves more than this many bytes unread; 0 restores the usual limit."""
+        """Set how many unread bytes stop reading from the peer; 0 restores the usual limit."""
         if self._transport is not None and not self.closed:
             self._transport.set_write_buffer_limits(high=unsent_bytes or self._limits.write_pause_bytes)
 

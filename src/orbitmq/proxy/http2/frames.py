@@ -71,7 +71,7 @@ _MESSAGE_MAX: Final = 1024
 
 
 class H2Error(Exception):
-    """The peer violated the protocol; the connection ends with this code."""
+    """The peer violated the protocol. The connection ends with this error code."""
 
     NO_ERROR: Final = 0
     PROTOCOL: Final = 1

@@ -60,14 +60,14 @@ _STATIC: Final = (
 )  # fmt: skip
 
 _END_CODE: Final = (30, (1 << 30) - 1)
-"""Length and bits of the end-of-string code. It is never sent, but its prefix pads the last byte."""
+"""Length and bits of the end-of-string code. The code is never sent, but its prefix pads the last byte."""
 
 Field = tuple[str, bytes, bool]
-"""Name, raw value, and whether the value is Huffman-coded."""
+"""A header's name, its raw value, and whether the value is Huffman-coded."""
 
 
 class HpackError(Exception):
-    """The block cannot be decoded. The two tables differ from now on, so the connection is unusable."""
+    """The block cannot be decoded. The tables of both ends now differ, so the connection is unusable."""
 
 
 def _codes() -> dict[tuple[int, int], int]:
@@ -88,7 +88,7 @@ _STATIC_FIELDS: Final[tuple[Field, ...]] = tuple(
 
 
 def _prefixes() -> dict[tuple[int, int], int]:
-    """Returns all code prefixes as (length, bits), numbered."""
+    """Returns a number for each prefix of a code, by its length and bits."""
     prefixes = {(0, 0): 0}
     for length, code in (*_codes(), _END_CODE):
         for shorter in range(1, length):
@@ -124,7 +124,7 @@ _MACHINE: Final = _machine()
 _PADDED: Final = frozenset(
     state * 16 for state, (length, code) in enumerate(_prefixes()) if length < 8 and code == (1 << length) - 1
 )
-"""States in which a field may end: the rest of its last byte is a prefix of the end-of-string code, all ones."""
+"""States in which a field may end. The rest of its last byte is then a prefix of the end-of-string code, all ones."""
 
 
 def _unpack(data: bytes) -> bytes:
@@ -150,7 +150,7 @@ def _unpack(data: bytes) -> bytes:
 
 
 _unpack_again: Final = lru_cache(maxsize=1024)(_unpack)
-"""Values in a table are read by every call of a connection, so they are decoded once."""
+"""Like ``_unpack``, but caches results, because values in a table are read by every call of a connection."""
 
 
 def text(field: Field) -> str:
@@ -169,16 +169,17 @@ class HeaderDecoder:
 
     def __init__(self) -> None:
         self._table: list[Field] = []
-        """Newest last, so appending is cheap; entry 62 is the last element."""
+        """The dynamic table, newest field last so that appending is cheap. Entry 62 is the last element."""
         self._sizes: list[int] = []
         self._bytes = 0
         self._limit = TABLE_BYTES_MAX
         self.kept_bytes = 0
-        """Bytes held by the fields of the last block, including those in the table because they outlive its
-        entries."""
+        """Bytes that the fields of the last block hold, including fields of the table, because they outlive its
+        entries.
+        """
 
     def decode(self, block: bytes) -> dict[str, Field]:
-        """Returns the fields by name; the last one wins if a name repeats. Raises ``HpackError``."""
+        """Returns the fields by name. If a name repeats, the last field wins. Raises ``HpackError``."""
         fields: dict[str, Field] = {}
         position = 0
         end = len(block)

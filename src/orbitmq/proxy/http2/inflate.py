@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["INFLATE_BYTES", "inflate", "inflate_slowly"]
 
 INFLATE_BYTES: Final = 1024 * 1024
-"""Bytes inflated in one step, which takes a few milliseconds."""
+"""Bytes to inflate in one step, which takes a few milliseconds."""
 
 
 def inflate(call: Call, message: bytes, limit: int) -> bytes:

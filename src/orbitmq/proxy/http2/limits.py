@@ -12,7 +12,7 @@ from orbitmq.runtime.stalls import monotonic
 __all__ = ["CALL_BYTES", "Http2Limits", "Served", "Turns"]
 
 CALL_BYTES: Final = 4096
-"""Rough memory cost of an open call, excluding its headers and messages."""
+"""Rough memory cost of an open call in bytes, excluding its headers and messages."""
 _TURN_S: Final = 0.004
 _SLICE_S: Final = 0.002
 

@@ -62,7 +62,7 @@ class GrpcServer:
         self.tls = tls
 
     async def start(self, bound: socket.socket | None = None) -> None:
-        """Listen. Raises ``OSError``."""
+        """Start to listen, on ``bound`` if it is given. Raises ``OSError``."""
         loop = asyncio.get_running_loop()
         self._turns = Turns()
         bound = bound or bind_port(self._host, self._port)
@@ -114,7 +114,7 @@ class GrpcServer:
                 await asyncio.sleep(0)
 
     async def stop(self, wait_s: float = 3.0) -> None:
-        """Refuse new calls, wait at most ``wait_s`` for the running ones, then close."""
+        """Refuse new calls, wait at most ``wait_s`` seconds for the running ones, then close."""
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):

@@ -38,7 +38,7 @@ class Writer(asyncio.Protocol, ABC):
         self._transport: asyncio.Transport | None = None
         self._tls: TlsFilter | None = None
         self._window = frames.WINDOW_DEFAULT
-        """The client's connection window."""
+        """The client's flow-control window for the connection."""
         self._peer_stream_window = frames.WINDOW_DEFAULT
         """The client's initial window for a stream; ``Call.window`` is relative to it."""
         self._peer_frame_bytes = frames.FRAME_BYTES_DEFAULT
