@@ -47,7 +47,7 @@ TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """A group that every broker has by default."""
 _BATCH: Final = 32
 _PULL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Limit of the messages of one answer, if bodies are limited."""
+"""Limit in bytes of the messages of one answer, if bodies are limited."""
 _VIEW_BYTES: Final = 2048
 """Rough size of a message without its body, in bytes."""
 

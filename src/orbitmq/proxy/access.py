@@ -85,7 +85,7 @@ class Access(Protocol):
         """Check that the call is signed and has the rights. Returns the name of the user. Raises ``Refused``."""
 
     def allows(self, user: str, right: Right, remote: str) -> bool:
-        """Returns whether a user who has already signed a call has this right now."""
+        """Returns whether a user who has already signed a call currently has this right."""
 
 
 class SignedDates:

@@ -177,7 +177,7 @@ def _fail(failure: Failure, *, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def _progress(*, shown: bool) -> Iterator[Progress | None]:
-    """Yields a callback that shows a progress bar for long operations, or None if standard error is no terminal."""
+    """Yields a callback that shows progress of long operations, or None if standard error is not a terminal."""
     if not shown or not sys.stderr.isatty():
         yield None
         return
