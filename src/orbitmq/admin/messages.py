@@ -230,7 +230,7 @@ def shortened(message: MessageView, kept_bytes: int | None) -> MessageView:
 
 
 def body_bytes(message: MessageView) -> bytes:
-    """Returns the stored bytes of the body."""
+    """Returns the body as bytes, decompressed if possible. It is truncated if ``body_cut`` is True."""
     return base64.b64decode(message.body_base64)
 
 
