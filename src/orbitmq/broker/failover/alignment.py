@@ -1,6 +1,7 @@
-"""Keeps our log a part of the group's: truncation by the epoch history, and what our log may lack.
+"""Keeps our log consistent with the group's: truncates it by the epoch history, and tracks whether it may lack
+acknowledged messages.
 
-Exists before the role switch, which calls it before this broker follows a master.
+Created before the role switch, which calls it before this broker follows a master.
 """
 
 from __future__ import annotations
@@ -60,14 +61,15 @@ class LogAlignment:
         """Last safe end received from the master we follow; -1 before the first."""
 
     def take(self, seen: Seen) -> None:
-        """The group was read from etcd."""
+        """Store the newest view of the group, as read from etcd."""
         self.seen = seen
 
     # -- before following ------------------------------------------------------------------------------
 
     def align(self) -> None:
-        """Before following, truncate what the history says is not in the master's log. Where the history does not
-        reach, the record comparison that follows decides. Raises ``StateError``, ``StoreError``."""
+        """Before following, truncate the bytes that, according to the history, are not in the master's log. If the
+        history does not reach back far enough, the record comparison that follows decides. Raises ``StateError``,
+        ``StoreError``."""
         seen = self.seen
         state = seen.state if seen is not None else None
         if seen is None or state is None:
@@ -94,7 +96,7 @@ class LogAlignment:
     # -- while following -------------------------------------------------------------------------------
 
     def _safe_end_announced(self, log_offset: int) -> None:
-        """Called with the master's safe end: the whole set has the log up to here."""
+        """Called with the safe end that the master sends: the whole in-sync set has the log up to this offset."""
         self._announced_end = log_offset
         self._in_sync.safe_end_announced(log_offset)
 
@@ -122,7 +124,7 @@ class LogAlignment:
         self.safe_end.begin(noted_end, self._store.max_log_offset)
 
     async def flush_log(self) -> None:
-        """Raises ``StoreUnavailable`` when the flush fails."""
+        """Flush the whole log to disk. Raises ``StoreUnavailable`` if that fails."""
         flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._store.when_flushed(
             self._store.max_log_offset, lambda done: None if flushed.done() else flushed.set_result(done)
@@ -133,7 +135,8 @@ class LogAlignment:
     # -- truncation ------------------------------------------------------------------------------------
 
     def cut(self, state: GroupState) -> bool:
-        """Truncate our log to its common prefix with the newest; False when the history does not reach back."""
+        """Truncate our log to its common prefix with the newest epoch's log. Returns False if the history does not
+        reach back to our epoch."""
         epoch = self.own_state.epoch
         if epoch == state.epoch:
             return True
@@ -155,8 +158,8 @@ class LogAlignment:
         return True
 
     def _keep_acknowledged(self, state: GroupState, end: int) -> None:
-        """Refuse to truncate bytes that the whole in-sync set has acknowledged, because ours may be the only copy.
-        Raises ``StateError``."""
+        """Prevent the truncation of bytes that the whole in-sync set has acknowledged, because ours may be the only
+        copy. Raises ``StateError``, unless ``haTruncateSlave`` allows it."""
         log_end, config = self._store.max_log_offset, self._config
         lost = acknowledged_loss(state, self.own_state.epoch, log_end)
         safe_end = max(self._store.confirm_offset, self.safe_end.kept)

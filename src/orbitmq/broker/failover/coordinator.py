@@ -1,14 +1,14 @@
 """Elects and demotes the group's master: the holder of the master key (Apache: ReplicasManager and its controller).
 
 Theory of operation
-1. Every member has a lease in etcd and renews it three times per lifetime. Two keys are attached to it:
-   ``members/<n>`` of every member, and ``master`` of the elected one. ``state`` is permanent (see ``state``).
-2. One task reads these keys about once a second and acts on them: lead, follow, or stand for election.
-   It never assumes the outcome of a failed write; the next read shows it.
-3. A master stops acting before its lease can expire for others. It measures by its own clock, from before it sent
-   the last renewal, and subtracts a quarter. Then it fences itself: sends are refused, waiting sends are answered
-   with FLUSH_SLAVE_TIMEOUT, and slaves are disconnected. Under SYNC_MASTER nothing depends on that clock: see
-   rule 2 of ``state``.
+1. Every member has a lease in etcd and renews it three times per lifetime. Two keys are attached to it: every member
+   has ``members/<n>``, and the elected one also has ``master``. ``state`` is permanent (see ``state``).
+2. One task reads these keys about once a second and acts on them: lead, follow, or stand for election. It never
+   assumes the outcome of a failed write; the next read shows it.
+3. A master stops acting before its lease can expire for others. It measures by its own clock, from before it sent the
+   last renewal, and subtracts a quarter. Then it fences itself: sends are refused, waiting sends are answered with
+   FLUSH_SLAVE_TIMEOUT, and slaves are disconnected. Under SYNC_MASTER nothing depends on that clock: see rule 2 of
+   ``state``.
 4. When there is no master, a member of the in-sync set stops following, truncates whatever the history says does not
    belong to the group's log, and publishes its log end. When all live members of the set have published theirs, or
    failed to in time, they try in the order of ``rank``: each writes itself into the key and the next epoch into the
@@ -16,9 +16,9 @@ Theory of operation
    acknowledged bytes waits until all members of the set have published (``_doubt``) or an operator accepts the loss.
 5. A slave that loses its connection to the master probes the master's machine. If both ports refuse connections, the
    process is gone, and the slave revokes the master's lease instead of waiting. Only a member of the in-sync set does
-   so, and only where nothing depends on the master's clock (SYNC_MASTER that waits for the whole set): if a firewall
-   refused the connections, the living master cannot acknowledge anything after the election either, and its next
-   renewal shows that the lease is gone. A broker that finds its previous process's key revokes that lease.
+   so, and only where nothing depends on the master's clock (SYNC_MASTER that waits for the whole set). If a firewall
+   refused the connections and the master is alive, it cannot acknowledge anything after the election either, and its
+   next renewal shows that the lease is gone. A broker that finds its previous process's key revokes that lease.
 6. A state write with an unknown outcome may take effect later. It names the revision it was based on, so it is
    harmless once the state has a newer one. Until then both in-sync sets count.
 """
@@ -178,7 +178,7 @@ class Failover:
             self._wake.clear()
 
     def _log_problem(self, text: str) -> None:
-        """Log the reason once per outage, and the recovery once."""
+        """Log a problem once per outage, and the recovery once."""
         if bool(text) != bool(self.problem):
             if text:
                 logger.warning("failover unavailable reason=%s", text)
@@ -209,7 +209,7 @@ class Failover:
                 self._roles.follow(seen.master.address, seen.master.ha_address)
 
     async def _end_lease_of_dead(self, seen: Seen) -> bool:
-        """Revoke the master's lease if its process is known to be gone. Returns whether it was."""
+        """Revoke the master's lease if its process is known to be gone. Returns whether the lease was revoked."""
         master, key, state = seen.master, seen.master_key, seen.state
         if master is None or key is None or not key.lease or self._roles.follower.link is not None:
             return False
@@ -240,14 +240,14 @@ class Failover:
         return await read_group(self._etcd, self._prefix)
 
     def _is_ours(self, seen: Seen) -> bool:
-        """Whether we hold the key. A key of our previous process has another lease."""
+        """Whether this process holds the master key. A key of our previous process has another lease."""
         key = seen.master_key
         return key is not None and key.lease == self._lease != 0
 
     # -- lease -----------------------------------------------------------------------------------------
 
     def holds(self) -> bool:
-        """Whether this broker is master and no other broker can be."""
+        """Whether this broker is master and no other broker can currently be."""
         return self._mastership.holds()
 
     async def _renew(self) -> None:
@@ -371,7 +371,8 @@ class Failover:
             self._roles.replicas.acks.reported()
 
     async def _write_state(self, seen: Seen, state: GroupState) -> bool:
-        """Replace the state if it is unchanged since it was read and we still hold the master key."""
+        """Replace the state in etcd, if it is unchanged since it was read and we still hold the master key. Returns
+        whether it was replaced."""
         assert seen.master_key is not None
         return await self._etcd.transact(
             (
@@ -510,8 +511,8 @@ class Failover:
                 logger.error("elected with possible loss epoch=%d %s", after.epoch, self._loss(seen, end))
 
     def _doubt(self, seen: Seen, end: int) -> str:
-        """Returns why our log may lack acknowledged messages that another member may have. Empty when it lacks
-        nothing, or when no other member can have more."""
+        """Returns why our log may lack acknowledged messages that another member may have. Empty if it lacks none, or
+        if no other member can have more."""
         state = seen.state
         if state is None or not (self.in_doubt or end < self._acknowledged(seen)):
             return ""
@@ -526,11 +527,12 @@ class Failover:
         return f"members {longer} have more of the log" if longer else ""
 
     def _acknowledged(self, seen: Seen) -> int:
-        """Lower bound of what the group has acknowledged, according to etcd and our own file."""
+        """Returns a lower bound of the log end that the group has acknowledged, according to etcd and our own file.
+        """
         return max(seen.acknowledged_end, self._safe_end.kept)
 
     def _loss(self, seen: Seen, end: int) -> str:
-        """Describes what would be lost if we were elected now, as far as that is known."""
+        """Returns a description of what would be lost if we were elected now, as far as that is known."""
         parts = [f"our log ends at {end}"]
         acknowledged = self._acknowledged(seen)
         if end < acknowledged:
@@ -551,7 +553,7 @@ class Failover:
 
     async def tables_copied(self) -> None:
         """Wait until every other member of the in-sync set has the current topics and groups, so that the next master
-        has them. Raises ``ServerError`` when that takes too long."""
+        has them. Raises ``ServerError`` if that takes too long."""
         replicas = self._roles.replicas
         try:
             async with asyncio.timeout(_TABLES_S):
@@ -621,7 +623,7 @@ class Failover:
             self._eager = False
 
     async def _until_serving(self) -> None:
-        """Raises ``TimeoutError``."""
+        """Wait until this broker serves as master. Raises ``TimeoutError``."""
         async with asyncio.timeout(_HAND_OVER_S + 2 * self._ttl_s):
             while not self._serving():  # noqa: ASYNC110 - several parties take part in becoming master
                 await asyncio.sleep(0.05)
@@ -654,7 +656,8 @@ class Failover:
 
 
 async def _refuses(address: str) -> bool:
-    """Whether the machine answers that nothing listens on that port. A timeout does not count."""
+    """Whether the machine refuses connections to that port, because no process listens on it. A timeout does not
+    count."""
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     try:

@@ -1,8 +1,8 @@
 """The subset of etcd that failover needs, over its JSON gateway (v3, etcd 3.4 and newer).
 
 Every call goes to the endpoint that answered last and tries the others in turn when it fails. A call that no endpoint
-answers in time raises ``EtcdError``; it is then unknown whether it took effect, and callers find out by reading.
-Reads are linearizable: the values they return were current after the call began.
+answers in time raises ``EtcdError``. It may still have taken effect, so callers must read to find out. Reads are
+linearizable: the values they return were current after the call began.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class EtcdClient:
         ca_file: str = "",
         cert: tuple[str, str] | None = None,
     ) -> None:
-        """``timeout_s`` applies to each endpoint. Raises ``ConfigError`` when the extra is not installed, when there
-        is no usable endpoint or when a certificate file cannot be read."""
+        """``timeout_s`` applies to each endpoint. Raises ``ConfigError`` if the extra is not installed, if there is
+        no usable endpoint, or if a certificate file cannot be read."""
         try:
             # Imported here so that a broker without failover starts without this package.
             import httpx
@@ -117,7 +117,7 @@ class EtcdClient:
     # -- keys ------------------------------------------------------------------------------------------
 
     async def under(self, prefix: str) -> list[KeyValue]:
-        """Returns every key with that prefix."""
+        """Returns every key that starts with ``prefix``."""
         last = prefix.encode()
         end = last[:-1] + bytes([last[-1] + 1])
         answer = await self._call("kv/range", {"key": _text(last), "range_end": _text(end)})
@@ -131,7 +131,7 @@ class EtcdClient:
         await self.transact((), (Put(key, value, lease),))
 
     async def transact(self, compares: Sequence[Compare], puts: Sequence[Put]) -> bool:
-        """Apply all of ``puts`` if all of ``compares`` hold. Returns whether they did."""
+        """Apply all of ``puts`` if all of ``compares`` hold. Returns whether they were applied."""
         body = {
             "compare": [_condition(one) for one in compares],
             "success": [_operation(one) for one in puts],

@@ -5,12 +5,12 @@ that, ``ha.acks``), and up to which offset may consumers read. The two are the s
 SYNC_FLUSH consumers read no further than the master has flushed. A failover may truncate messages that some members
 lack or that a power failure loses, and a consumer that had read them would then skip the messages stored in their
 place. The master therefore sends that offset to the members, which do not let consumers read past it either. A broker
-that has just started shows nothing until it has received it.
+that has just started shows consumers nothing until it has received that offset.
 
 A change of the set is proposed, written to etcd by the coordinator, and then applied or dropped. In between both sets
-count, since it is unknown which one is in force. A joining slave counts even earlier. Once it is close to the log
-end, no send is acknowledged without it, and it is proposed when it has the log up to the end as of that moment. So
-when etcd lists it as a member, it has everything acknowledged.
+count, since it is unknown which one is in force. A joining slave counts even earlier. From the moment it is close to
+the log end, no send is acknowledged without it. It is proposed once it has the log up to the end as of that moment.
+So when etcd lists it as a member, it has everything acknowledged.
 """
 
 from __future__ import annotations
@@ -75,22 +75,24 @@ class InSyncSet:
         self._show(max(self._store.confirm_offset, self._readable_end()))
 
     def end(self) -> None:
-        """Stop acting as the master's set. Messages that were not safe stay hidden: the next master may not have
-        them, and a consumer that read them here would skip the messages stored in their place."""
+        """Stop counting the in-sync set, because this broker is no longer the master. Messages that were not safe
+        stay hidden: the next master may not have them, and a consumer that read them here would skip the messages
+        stored in their place."""
         if self.active:
             self.active = False
             self.members = frozenset()
             self._proposed = None
 
     def safe_end_announced(self, log_offset: int) -> None:
-        """Called with the master's safe end: the whole set has the log up to here."""
+        """Called with the safe end that the master sends: the whole in-sync set has the log up to this offset."""
         if not self.active and log_offset > self._store.confirm_offset:
             self._show(log_offset)
 
     # -- safe end --------------------------------------------------------------------------------------
 
     def safe_end(self) -> int:
-        """Returns the offset up to which all required members have the log; -1 when one is missing."""
+        """Returns the log offset up to which all required members have the log; -1 if a required member is missing.
+        """
         ends: dict[int, int] = {}
         for link in self._links:
             if link.member:
@@ -115,7 +117,7 @@ class InSyncSet:
         return self.members | (self._proposed or frozenset()) | self._joining.keys()
 
     def progressed(self) -> None:
-        """Let consumers read what is safe after slaves have progressed or the set has changed."""
+        """Let consumers read the newly safe messages, after slaves have progressed or the set has changed."""
         if not self.active:
             return
         safe = self._readable_end()
@@ -132,7 +134,7 @@ class InSyncSet:
         return store.flushed_offset
 
     def _flushed(self, done: bool) -> None:
-        """A failed flush is retried with the next progress; sends are refused meanwhile."""
+        """Called after a flush. A failed flush is retried with the next progress; sends are refused meanwhile."""
         self._flushing = False
         if done:
             self.progressed()
@@ -156,9 +158,9 @@ class InSyncSet:
     # -- changes ---------------------------------------------------------------------------------------
 
     def proposal(self, now: float) -> frozenset[int] | None:
-        """Returns the set as it should be, or None when it needs no change. A member leaves when it has had no
-        connection for ``slaveTimeout``, or has not reached the log end for ``haMaxTimeSlaveNotCatchup``. Called once
-        per round."""
+        """Returns the set to propose, or None if it need not change. A member leaves if it has had no connection for
+        ``slaveTimeout``, or has not reached the log end for ``haMaxTimeSlaveNotCatchup``. Called once per round.
+        """
         end = self._store.max_log_offset
         wanted = {self._own}
         linked: set[int] = set()

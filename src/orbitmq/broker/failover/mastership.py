@@ -8,7 +8,7 @@ __all__ = ["Mastership"]
 
 
 class Mastership:
-    """Changed by the coordinator only."""
+    """This broker's mastership and its lease. Changed by the coordinator only."""
 
     def __init__(self) -> None:
         self.acting = False
@@ -19,17 +19,17 @@ class Mastership:
         """End of the lease on the event loop's clock, with a margin."""
 
     def holds(self) -> bool:
-        """Whether this broker is master and no other broker can be."""
+        """Whether this broker is master and no other broker can currently be."""
         return self.acting and asyncio.get_running_loop().time() < self.held_until
 
     def extend(self, until: float) -> None:
-        """The lease was renewed."""
+        """Extend the mastership after the lease was renewed. ``until`` is a time of the event loop's clock."""
         self.held_until = until
 
     def begin(self, epoch: int) -> None:
-        """This broker was elected."""
+        """Record that this broker was elected as the master of ``epoch``."""
         self.acting, self.epoch = True, epoch
 
     def end(self) -> None:
-        """This broker is no longer the master."""
+        """Record that this broker is no longer the master."""
         self.acting, self.epoch = False, 0

@@ -35,8 +35,8 @@ class FailoverParts:
     def of(
         cls, config: BrokerConfig, store: MessageStore, file: SafeFile, events: BrokerEvents
     ) -> FailoverParts:
-        """``file`` stores the newest epoch that our log is part of; the store must be open. Raises ``ConfigError``,
-        ``CorruptionError``, ``OSError``."""
+        """Create the parts. ``file`` stores the newest epoch that our log is part of. The store must be open. Raises
+        ``ConfigError``, ``CorruptionError``, ``OSError``."""
         group = config.failover_group or f"{config.cluster_name}/{config.broker_name}"
         prefix = f"/orbitmq/failover/{group}/"
         etcd = EtcdClient(
@@ -56,5 +56,5 @@ class FailoverParts:
         return cls(etcd, prefix, in_sync, Mastership(), alignment, links)
 
     def replicas(self) -> ReplicaGroup:
-        """What the replication port needs."""
+        """Returns the parts that the replication port needs."""
         return ReplicaGroup(self.links, self.in_sync, self.mastership)

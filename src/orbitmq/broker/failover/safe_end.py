@@ -1,5 +1,5 @@
-"""Stores how far the group has acknowledged where a crash cannot remove it: in each member's
-``config/failover.json.safe`` and in etcd.
+"""Stores up to which log offset the group has acknowledged, in two places that survive a crash: each member's
+``config/failover.json.safe``, and etcd.
 
 Both are lower bounds. The file is written up to ten times a second without a sync, so it survives the death of the
 process but not always a power failure. A member that restarts with a shorter log than its file says lacks
@@ -52,12 +52,12 @@ class SafeEnd:
         """The end stored in the file; 0 when it is missing or damaged."""
 
     def begin(self, noted: int, log_end: int) -> None:
-        """Start as master: etcd has ``noted``, and our log ends at ``log_end``."""
+        """Start as master. ``noted`` is the acknowledged end stored in etcd, ``log_end`` the end of our log."""
         self.noted = noted
         self.cut(log_end)
 
     def keep(self) -> None:
-        """Write the safe end to the file, if it has grown."""
+        """Write the safe end to the file, if it has increased."""
         if self._store.confirm_offset > self.kept:
             self._save(self._store.confirm_offset)
 

@@ -108,8 +108,9 @@ class GroupState(msgspec.Struct, frozen=True, rename="camel"):
 
     def elected(self, member: int, log_end: int, *, acknowledged: int = 0, alone: bool = False) -> GroupState:
         """Returns the state after an election. The lost master leaves the set; the others stay because they have
-        everything it acknowledged. ``acknowledged``: the end up to which the group is known to have acknowledged.
-        ``alone``: an operator has chosen this member regardless of what the others have."""
+        everything it acknowledged. ``acknowledged`` is the log end up to which the group is known to have
+        acknowledged. ``alone`` means that an operator has chosen this member regardless of what the others have.
+        """
         in_sync = [one for one in self.in_sync if one != self.master or one == member]
         gave_up = acknowledged if acknowledged > log_end else 0
         if alone:
@@ -128,7 +129,7 @@ class GroupState(msgspec.Struct, frozen=True, rename="camel"):
 
     @staticmethod
     def first(member: int, log_end: int, epoch: int, *, acknowledged: int = 0) -> GroupState:
-        """The first state of a new group, or of one whose state was lost."""
+        """Returns the first state of a new group, or of a group whose state was lost."""
         beginning = Beginning(epoch, log_end, acknowledged if acknowledged > log_end else 0)
         return GroupState(epoch=epoch, master=member, in_sync=[member], history=[beginning])
 
@@ -142,10 +143,9 @@ def decode(content: bytes, kind: type[T]) -> T:
 
 
 def cut_point(state: GroupState, epoch: int) -> int | None:
-    """Returns how far a log known up to ``epoch`` is certain to agree with the newest one; None when the history does
-    not say.
+    """Returns the log offset up to which a log known up to ``epoch`` is certain to agree with the newest epoch's log.
 
-    It never says so for the current epoch, whose log is the newest one.
+    None if the history does not tell. It never does for the current epoch, whose log is the newest one.
     """
     if epoch >= state.epoch or epoch < 0:
         return None
@@ -156,8 +156,8 @@ def cut_point(state: GroupState, epoch: int) -> int | None:
 
 
 def acknowledged_loss(state: GroupState, epoch: int, log_end: int) -> tuple[int, int] | None:
-    """Returns the range of bytes that were, or may have been, acknowledged and that truncating a log known up to
-    ``epoch`` would remove; None when the history shows no such bytes."""
+    """Returns the range of (possibly) acknowledged bytes that truncating a log known up to ``epoch`` would remove;
+    None if the history shows no such bytes."""
     common = log_end
     lost: tuple[int, int] | None = None
     for begun in state.history:

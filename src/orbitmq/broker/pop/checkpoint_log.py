@@ -1,18 +1,18 @@
-"""Stores checkpoints in the log, in the revive topic (Apache: PopReviveService, the half that reads).
+"""Stores checkpoints in the log, in the revive topic (Apache: the reading half of PopReviveService).
 
-Every checkpoint is a record of the topic ``rmq_sys_REVIVE_LOG_<cluster>`` before its messages leave the broker, so it
-is as durable as the messages themselves: it survives a kill, and slaves receive it with the log. Acknowledgements are
-buffered briefly and written together, one record per checkpoint. If a kill loses some of them, their messages are
-delivered once more. The committed offset of ``CID_RMQ_SYS_REVIVE_GROUP`` is the first record of a revive queue that
-is still needed. Reading from there rebuilds the whole table at a start, on a slave that becomes master, and in a
-store from an Apache broker.
+Every checkpoint is stored as a record of the topic ``rmq_sys_REVIVE_LOG_<cluster>`` before its messages leave the
+broker. So it is as durable as the messages themselves: it survives a kill, and slaves receive it with the log.
+Acknowledgements are buffered briefly and written together, one record per checkpoint. If a kill loses some of them,
+their messages are delivered once more. The committed offset of ``CID_RMQ_SYS_REVIVE_GROUP`` is the first record of a
+revive queue that is still needed. Reading from there rebuilds the whole table when a broker starts, when a slave
+becomes master, and in a store from an Apache broker.
 
 The window of a revive queue is bounded: a checkpoint that stays open for an hour, or while many newer records
 accumulate after it, is rewritten at the end.
 
 Apache writes checkpoints to the topic through the timer, shortly before they are due, and acknowledgements when they
-are due. Those may arrive while we run, so records from other brokers are read as they arrive, and such checkpoints
-wait a little longer for their acknowledgements.
+are due. Such records may arrive while this broker runs, so records that it did not write itself are read as they
+arrive. The checkpoints in them wait a little longer for their acknowledgements.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _REWRITES_MAX: Final = 64
 
 
 def revive_topic(cluster_name: str) -> str:
-    """The topic that stores the checkpoints of a cluster's brokers."""
+    """Returns the topic that stores the checkpoints of a cluster's brokers."""
     return f"rmq_sys_REVIVE_LOG_{cluster_name}"
 
 
@@ -79,7 +79,8 @@ class CheckpointLog:
         clock: Clock,
         on_taken: Callable[[Checkpoint], None],
     ) -> None:
-        """``on_taken`` is called with each checkpoint read while running; its owner must check when it is due."""
+        """``on_taken`` is called with each checkpoint that is read from the log while running. The callee must check
+        when the checkpoint is due."""
         self._config = config
         self._store = store
         self._host = store_host
@@ -105,7 +106,8 @@ class CheckpointLog:
     # -- lifecycle -------------------------------------------------------------------------------------
 
     def start(self) -> dict[tuple[str, str, int], tuple[int, int]]:
-        """Build the table from the log. Returns the end and the time of the newest pop by (topic, group, queue)."""
+        """Build the table from the log. Returns the end and the time of the newest pop of each (topic, group, queue
+        id)."""
         self.table.clear()
         self._own.clear()
         self._next_read.clear()
@@ -135,7 +137,8 @@ class CheckpointLog:
     # -- reading ---------------------------------------------------------------------------------------
 
     def arrived(self, queue_id: int) -> None:
-        """Called by the store when a revive queue receives records. Our own need no action."""
+        """Called by the store when a revive queue receives records. Records that this broker is writing itself are
+        ignored."""
         if self.running and not self._writing:
             self._read_on(queue_id, {})
 
@@ -215,7 +218,8 @@ class CheckpointLog:
         ]
 
     def _ack_messages(self, done: Sequence[tuple[Checkpoint, int]], now_ms: int) -> list[NewMessage]:
-        """One record for each checkpoint and bit set of its messages, but for empty ones."""
+        """Returns one record for each checkpoint and the bit set of its acknowledged messages. Empty bit sets get no
+        record."""
         bodies = ack_bodies(done, self._config.broker_name)
         single, several = _PROPERTIES[ACK_TAG], _PROPERTIES[BATCH_ACK_TAG]
         topic, host = self.topic, self._host
@@ -226,14 +230,15 @@ class CheckpointLog:
         ]
 
     def write(self, checkpoints: Sequence[Checkpoint], now_ms: int) -> None:
-        """Store new checkpoints. Raises ``StoreError``; then nothing is stored and the table is unchanged."""
+        """Store new checkpoints. Raises ``StoreError`` with nothing stored and the table unchanged."""
         places = self._append(self._checkpoint_messages(checkpoints, now_ms))
         for one, place in zip(checkpoints, places, strict=True):
             one.revive_offset, one.written_ms = place, now_ms
             self.table.add(one)
 
     def put_and_finish(self, messages: Sequence[NewMessage], checkpoint: Checkpoint) -> None:
-        """Store redelivered messages together with the end of their checkpoint, atomically. Raises ``StoreError``."""
+        """Store redelivered messages together with a record that ends their checkpoint, atomically. Raises
+        ``StoreError``."""
         ended = checkpoint.all_bits & ~checkpoint.written
         self._append([*messages, *self._ack_messages([(checkpoint, ended)], self._clock.now_ms())])
         self.table.finish(checkpoint)
@@ -254,7 +259,7 @@ class CheckpointLog:
             self.table.written(one)
 
     def _append(self, messages: Sequence[NewMessage]) -> list[int]:
-        """Store records and redelivered messages; returns their queue offsets."""
+        """Store records and redelivered messages. Returns their queue offsets."""
         if not messages:
             return []
         self._writing = True
@@ -303,7 +308,7 @@ class CheckpointLog:
             self.table.rewritten(one, place, now_ms)
 
     def commit_floors(self) -> None:
-        """Commit the first offset of each revive queue that is still needed."""
+        """Commit, for each revive queue, the offset of the first record that is still needed."""
         for queue_id in self._queue_ids():
             floor = self.table.floor(queue_id)
             needed = self._next_read.get(queue_id, 0) if floor is None else floor

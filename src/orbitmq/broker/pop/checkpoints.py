@@ -1,12 +1,12 @@
-"""The messages handed out and when they become visible again, as values (Apache: PopCheckPoint and the maps of
-PopReviveService).
+"""Checkpoints: which messages were handed out, and when they become visible again (Apache: PopCheckPoint and the maps
+of PopReviveService). No I/O.
 
 Invariants
 1. A checkpoint covers the messages that one pop took from one queue. It is open until each of them is acknowledged or
    redelivered, and every such change is written to the revive topic before the checkpoint is dropped.
 2. ``acked`` is the state in memory, ``written`` the part of it in the log. Both are bit sets by message position.
-3. ``floor`` of a revive queue never passes a checkpoint with something left to write or to redeliver, so reading the
-   queue from there restores all of them.
+3. ``floor`` of a revive queue never passes a checkpoint that still has acknowledgements to write or messages to
+   redeliver, so reading the queue from there restores every such checkpoint.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class CheckpointTable:
         return key in self._by_key or key in self._unwritten
 
     def knows_any(self, checkpoints: Iterable[Checkpoint]) -> bool:
-        """Whether there is one with the same key as any of these, or was until its acknowledgements are written."""
+        """Whether any of these checkpoints has the key of an open checkpoint, or of one with unwritten
+        acknowledgements."""
         by_key, unwritten = self._by_key, self._unwritten
         for checkpoint in checkpoints:
             key = checkpoint.key
@@ -130,11 +131,11 @@ class CheckpointTable:
         return self._by_key.get(key)
 
     def in_flight(self, topic: str, group: str, queue_id: int) -> int:
-        """Number of a queue's messages that a group holds unacknowledged."""
+        """Returns how many of a queue's messages a group holds unacknowledged."""
         return self._in_flight.get((topic, group, queue_id), 0)
 
     def in_flight_of_groups(self) -> dict[tuple[str, str], int]:
-        """The same by topic and group, summed over all queues."""
+        """Returns the number of messages held unacknowledged by (topic, group), summed over all queues."""
         found: dict[tuple[str, str], int] = {}
         for (topic, group, _), count in self._in_flight.items():
             found[topic, group] = found.get((topic, group), 0) + count
@@ -143,7 +144,7 @@ class CheckpointTable:
     # -- changes ---------------------------------------------------------------------------------------
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Add a checkpoint whose record is written, replacing any with the same key."""
+        """Add a checkpoint whose record is in the log. Replaces any checkpoint with the same key."""
         key = checkpoint.key
         known = self._by_key.get(key)
         if known is not None:
@@ -159,7 +160,7 @@ class CheckpointTable:
         heapq.heappush(self._due, (checkpoint.due_ms + checkpoint.grace_ms, next(self._sequence), checkpoint))
 
     def ack(self, key: CheckpointTuple, queue_offset: int) -> bool:
-        """Acknowledge a message. Returns False when it is unknown, redelivered or already acknowledged."""
+        """Acknowledge a message. Returns False if it is unknown, redelivered or already acknowledged."""
         # Hot: runs once per message, so what `_finish` does for many bits is written out for one.
         checkpoint = self._by_key.get(key)
         if checkpoint is None:
@@ -184,7 +185,7 @@ class CheckpointTable:
         return True
 
     def finish(self, checkpoint: Checkpoint) -> None:
-        """Mark the whole checkpoint as done: redelivered, or no longer needed."""
+        """Mark all messages of the checkpoint as done, because they were redelivered or are no longer needed."""
         self._finish(checkpoint, checkpoint.all_bits & ~checkpoint.acked)
 
     def _finish(self, checkpoint: Checkpoint, bits: int) -> None:
@@ -195,14 +196,14 @@ class CheckpointTable:
             self._by_key.pop(checkpoint.key, None)
 
     def take_unwritten(self) -> list[Checkpoint]:
-        """Take the checkpoints with acknowledgements missing from the log. The caller must then call ``written`` or
-        ``put_back``."""
+        """Take the checkpoints whose acknowledgements are not in the log yet. The caller must then call ``written``
+        or ``put_back``."""
         taken = list(self._unwritten.values())
         self._unwritten.clear()
         return taken
 
     def put_back(self, checkpoints: Iterable[Checkpoint]) -> None:
-        """Return checkpoints whose acknowledgements could not be written."""
+        """Put back checkpoints from ``take_unwritten`` whose acknowledgements could not be written."""
         for checkpoint in checkpoints:
             self._unwritten[checkpoint.key] = checkpoint
 
@@ -246,7 +247,7 @@ class CheckpointTable:
     # -- due and old checkpoints -----------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """Time when the next message becomes visible again; None when none is hidden."""
+        """Returns the time when the next message becomes visible again, or None if no message is hidden."""
         self._skip_done()
         return self._due[0][0] if self._due else None
 
@@ -270,21 +271,21 @@ class CheckpointTable:
             heapq.heapify(due)
 
     def floor(self, revive_queue_id: int) -> int | None:
-        """The oldest record of a revive queue that is still needed; None when there is none."""
+        """Returns the queue offset of a revive queue's oldest record that is still needed, or None if none is."""
         records = self._by_revive_queue.get(revive_queue_id)
         return next(iter(records)) if records else None
 
     def oldest(self, revive_queue_id: int, count: int) -> list[Checkpoint]:
-        """Checkpoints with the oldest records of a revive queue."""
+        """Returns up to ``count`` checkpoints with the oldest records of a revive queue."""
         records = self._by_revive_queue.get(revive_queue_id, {})
         return list(itertools.islice(records.values(), count))
 
     def open_count(self, revive_queue_id: int) -> int:
-        """Number of a revive queue's records that are still needed."""
+        """Returns how many of a revive queue's records are still needed."""
         return len(self._by_revive_queue.get(revive_queue_id, ()))
 
     def of_queue(self, topic: str, group: str, queue_id: int) -> list[Checkpoint]:
-        """Open checkpoints of one queue and group."""
+        """Returns the open checkpoints of one queue and group."""
         if not self.in_flight(topic, group, queue_id):
             return []
         return [

@@ -41,7 +41,8 @@ class OrderLock(msgspec.Struct, eq=False):
         return self.visible_ms.get(self.offsets[place], self.pop_time_ms + self.invisible_ms)
 
     def blocked_until(self, now_ms: int) -> int | None:
-        """Time when the first message still hidden becomes visible; None when the queue is free."""
+        """Returns the time when the first unacknowledged message becomes visible, or None if it already is or all are
+        acknowledged."""
         for place in range(len(self.offsets)):
             if self.acked >> place & 1:
                 continue
@@ -57,7 +58,7 @@ class OrderLock(msgspec.Struct, eq=False):
         )
 
     def next_offset(self) -> int:
-        """Offset of the first unacknowledged message, or the one after the last message."""
+        """Returns the queue offset of the first unacknowledged message, or the one after the last message."""
         for place, offset in enumerate(self.offsets):
             if not self.acked >> place & 1:
                 return offset
@@ -86,14 +87,14 @@ class OrderLocks:
         self.dirty = False
 
     def saved(self) -> None:
-        """Note that the file has the current content."""
+        """Record that the file has the current content."""
         self.dirty = False
 
     def find(self, topic: str, group: str, queue_id: int) -> OrderLock | None:
         return self._locks.get(f"{topic}@{group}", {}).get(queue_id)
 
     def blocks(self, topic: str, group: str, queue_id: int, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether a pop gets nothing from the queue. The attempt that holds the messages may get them again."""
+        """Whether a pop gets nothing from the queue. The attempt that holds the messages may receive them again."""
         lock = self.find(topic, group, queue_id)
         if lock is None or (attempt_id is not None and attempt_id == lock.attempt_id):
             return False
@@ -107,8 +108,8 @@ class OrderLocks:
         invisible_ms: int,
         offsets: Sequence[int],
     ) -> OrderLock:
-        """Replace the lock of (topic, group, queue). Messages that were in the old one have their delivery count
-        raised by one, unless the same attempt pops again."""
+        """Replace the lock of (topic, group, queue). Messages of the old lock are counted as delivered once more,
+        unless the same attempt pops again."""
         topic, group, queue_id = place
         before = self.find(topic, group, queue_id)
         lock = OrderLock(pop_time_ms, invisible_ms, list(offsets), attempt_id, used_ms=pop_time_ms)
@@ -127,7 +128,8 @@ class OrderLocks:
     def ack(
         self, topic: str, group: str, queue_id: int, queue_offset: int, pop_time_ms: int, now_ms: int
     ) -> AckResult:
-        """Acknowledge a message."""
+        """Acknowledge a message. Without a lock, the offset to commit is the one after the message. Ignored if
+        another pop holds the lock."""
         lock = self.find(topic, group, queue_id)
         if lock is None:
             return AckResult(commit=queue_offset + 1)
@@ -143,7 +145,8 @@ class OrderLocks:
     def change_visible(
         self, place: tuple[str, str, int], queue_offset: int, pop_time_ms: int, visible_ms: int
     ) -> bool:
-        """Hide one message until another time. Returns False when this pop no longer holds the lock."""
+        """Hide one message until ``visible_ms``. Returns False if this pop no longer holds the lock or the message is
+        not in it."""
         lock = self.find(*place)
         if lock is None or lock.pop_time_ms != pop_time_ms or queue_offset not in lock.offsets:
             return False
@@ -174,7 +177,7 @@ class OrderLocks:
     # -- the file --------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """The content of the file, in Apache's format."""
+        """Returns the content of the file, in Apache's format."""
         table = {
             key: {queue_id: _to_json(lock) for queue_id, lock in queues.items()}
             for key, queues in self._locks.items()

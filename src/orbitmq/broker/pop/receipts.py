@@ -53,7 +53,7 @@ def _number(text: str, name: str) -> int:
 
 
 def parse_receipt(text: str) -> Receipt:
-    """Parse a receipt (extraInfo, POP_CK). Raises ``ServerError`` when it is too short or holds no numbers."""
+    """Parse a receipt (extraInfo, POP_CK). Raises ``ServerError`` if it is too short or a field is not a number."""
     found = _USUAL(text)
     if found is not None:
         start, pop_time, invisible, revive_queue, kind = found.groups()
@@ -77,14 +77,15 @@ def format_receipt(receipt: Receipt, broker_name: str, queue_id: int, queue_offs
 
 
 def topic_kind(topic: str) -> str:
-    """The character that tells a client which topic actually stores a message."""
+    """Returns the character that tells a client which topic actually stores a message."""
     if not topic.startswith("%RETRY%"):
         return NORMAL_TOPIC
     return RETRY_TOPIC_V2 if "+" in topic else RETRY_TOPIC_V1
 
 
 def order_counts_entries(kind: str, queue_id: int, offsets: Sequence[int], counts: dict[int, int]) -> str:
-    """Entries of orderCountInfo: one for each offset that was delivered before, then one for the queue."""
+    """Returns the entries of orderCountInfo: one for each offset that was delivered before, then one for the queue
+    with the smallest count."""
     entries = [
         f"{kind} qo{queue_id}%{offset} {counts[offset]}" for offset in offsets if counts.get(offset, 0) > 0
     ]

@@ -1,8 +1,8 @@
-"""Stores messages that were not acknowledged in time once more (Apache: PopReviveService, the half that writes).
+"""Redelivers messages that were not acknowledged in time (Apache: the writing half of PopReviveService).
 
-A message goes to the pop retry topic of its topic and group, with its attempt count incremented, in one append with
-the end of its checkpoint. If the group was switched to pulling, it goes to the retry topic for pulls; Apache would
-leave it in a topic that is not read until the group pops again.
+A message is stored in the pop retry topic of its topic and group, with its attempt count incremented, in one append
+with the record that ends its checkpoint. If the group was switched to pulling, it goes to the retry topic for pulls;
+Apache would leave it in a topic that is not read until the group pops again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Redelivery:
         """Messages redelivered since the start."""
 
     def retry_topics(self, topic: str, group: str) -> list[str]:
-        """The pop retry topics of a group and topic, the one in use first; they need not exist."""
+        """Returns the pop retry topics of a group and topic, the one in use first. They may not exist."""
         if topic.startswith(RETRY_PREFIX):
             return []
         version_2 = self.config.retry_topic_v2
@@ -71,7 +71,7 @@ class Redelivery:
         return names
 
     def redeliver_due(self) -> bool:
-        """Redeliver a batch of due messages. Returns True when there may be more."""
+        """Redeliver a batch of due messages. Returns True if more may be due."""
         table = self.log.table
         due = table.take_due(self.clock.now_ms(), _DUE_PORTION)
         for place, checkpoint in enumerate(due):
@@ -101,7 +101,7 @@ class Redelivery:
         self.count += len(messages)
 
     def _redeliver_one_by_one(self, messages: list[NewMessage], checkpoint: Checkpoint) -> None:
-        """Redeliver individually when the store rejects one of the messages permanently, because a limit was
+        """Redeliver the messages one by one. Used when the store permanently rejects one of them because a limit was
         lowered."""
         for message in list(messages):
             try:
@@ -119,7 +119,8 @@ class Redelivery:
         self.log.put_and_finish((), checkpoint)
 
     def _retry_of(self, checkpoint: Checkpoint, queue_offset: int) -> NewMessage | None:
-        """The message in the form to store; None when it no longer exists."""
+        """Returns the copy of a message to store for redelivery, or None if the message no longer exists or is
+        damaged."""
         topic, group = checkpoint.topic, checkpoint.group
         log_offset = self.store.log_offset_at(topic, checkpoint.queue_id, queue_offset)
         raw = None if log_offset < 0 else self.store.record_at(log_offset)
@@ -162,7 +163,8 @@ class Redelivery:
         )
 
     def _pulled_retry(self, record: Record, origin: str, group: str) -> NewMessage:
-        """A message for the retry topic that pulling consumers read. Apache leaves it in a topic that is not read."""
+        """Returns a copy for the retry topic that pulling consumers read. Apache leaves it in a topic that they do
+        not read."""
         record.properties = set_property(record.properties, _RETRY_TOPIC, origin.encode())
         name = retry_topic(group)
         count = max(1, self.groups.configs[group].retry_queue_nums)
@@ -170,8 +172,8 @@ class Redelivery:
         return self._stored_again(record, name, 0)
 
     def move_retries(self, topic: str, group: str) -> int:
-        """Move the messages in a group's pop retry topics to the retry topic for pulls, after it was switched to
-        pulling. Returns the number of messages. Raises ``StoreError``."""
+        """Move the messages in a group's pop retry topics to the retry topic for pulls, after the group was switched
+        to pulling. Returns the number of messages moved. Raises ``StoreError``."""
         moved = 0
         if group not in self.groups.configs:
             return moved
@@ -207,7 +209,7 @@ class Redelivery:
 
 
 def _origin(topic: str, group: str) -> str:
-    """The topic that a pop retry topic belongs to; any other topic itself."""
+    """Returns the topic that a pop retry topic belongs to; any other topic is returned unchanged."""
     for mark in "_+":
         prefix = f"{RETRY_PREFIX}{group}{mark}"
         if topic.startswith(prefix):

@@ -1,7 +1,7 @@
 """Pops served together: messages are handed out to each in turn, then one append stores all checkpoints.
 
-Until that append succeeded, nothing has changed but the order locks: positions move in the round alone, so a pop
-continues where an earlier one of the round ended. Nothing may be awaited during a round, and no answer may leave
+Until that append succeeds, only the order locks have changed. Positions move only within the round, so a pop
+continues where an earlier pop of the same round ended. Nothing may be awaited during a round, and no answer may leave
 before ``store`` has returned.
 """
 
@@ -106,7 +106,7 @@ class _Taken(msgspec.Struct, gc=False, eq=False):
 
 
 class PopRound:
-    """One round; see the module."""
+    """One round of pops; see the module for its rules."""
 
     def __init__(self, service: PopService) -> None:
         self._service = service
@@ -124,11 +124,11 @@ class PopRound:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many checkpoints are open that no more messages are handed out."""
+        """Whether the limit of open checkpoints is reached, so that no more messages are handed out."""
         return len(self._table) + len(self._checkpoints) >= self._service.config.pop_checkpoints_max
 
     def hand_out(self, question: PopQuestion) -> Handout:
-        """Hand messages out to one pop. Raises ``BrokerError``; then its positions have not moved."""
+        """Hand messages out to one pop. Raises ``BrokerError`` with the pop's positions unmoved."""
         handout = Handout(self.now_ms, self._service.next_revive_queue(ordered=question.ordered))
         taken: list[_Taken] = []
         self._moves = []
@@ -151,8 +151,8 @@ class PopRound:
         return handout
 
     def store(self) -> None:
-        """Store the checkpoints, then move the groups' offsets. Raises ``BrokerError`` when the store refuses; then
-        no handout with checkpoints may be answered with its messages."""
+        """Store the checkpoints, then move the groups' offsets. Raises ``BrokerError`` if the store refuses them. In
+        that case the messages of a handout with checkpoints must not be sent."""
         service, checkpoints = self._service, self._checkpoints
         if checkpoints:
             try:
@@ -324,7 +324,7 @@ class PopRound:
             stats.get(question.group, place.topic, one.queue_id, result.count, result.size_bytes)
 
     def _as_requested(self, question: PopQuestion, handout: Handout, one: _Taken) -> list[Piece]:
-        """Redelivered messages under the requested topic; their receipts have the actual position."""
+        """Returns redelivered messages under the requested topic. Their receipts contain the actual position."""
         receipt = Receipt(
             one.start,
             handout.pop_time_ms,
@@ -359,7 +359,7 @@ def _under_topic(raw: memoryview, topic: str, receipt: Receipt, broker_name: str
 
 
 def _records(slices: Sequence[memoryview]) -> list[memoryview]:
-    """Splits slices into single records, as adjacent ones may share a slice."""
+    """Splits slices into single records, because adjacent records may share a slice."""
     found: list[memoryview] = []
     for piece in slices:
         position = 0

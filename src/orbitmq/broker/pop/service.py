@@ -104,7 +104,8 @@ class PopService:
     # -- lifecycle -------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the order locks. An unreadable file does not prevent a start; its messages are delivered again."""
+        """Read the order locks. An unreadable file does not prevent a start, but the messages locked in it are
+        delivered again."""
         try:
             content = self.order_file.load(bytes)
             if content is not None:
@@ -113,8 +114,8 @@ class PopService:
             logger.warning("order locks not loaded error=%s", error)
 
     def start(self, offsets_saved_ms: int = 0) -> None:
-        """Start redelivery as a master. ``offsets_saved_ms``: when the offsets file was saved. Offsets moved by later
-        pops are missing from that file and are restored from the checkpoints."""
+        """Start redelivery as a master. ``offsets_saved_ms`` is the time when the offsets file was saved. Offsets
+        moved by later pops are missing from that file and are restored from the checkpoints."""
         if self._tasks is not None:
             return
         for (topic, group, queue_id), (end, pop_time_ms) in self.log.start().items():
@@ -145,13 +146,14 @@ class PopService:
         self._guards_offsets = False
 
     async def save_offsets(self) -> None:
-        """Save the committed offsets if they have changed, after everything that they depend on is safe."""
+        """Save the committed offsets if they have changed, once the log they depend on is safe."""
         await self.offsets.persist_aside(self._log_stays if self._guards_offsets else None)
 
     async def _log_stays(self) -> bool:
-        """Wait until the log is flushed and, with failover, replicated; returns whether it is. Offsets moved by pops
-        may be saved only then, because their checkpoints must exist as well: after a power failure or a change of
-        master a message would otherwise be neither after the offset nor in a checkpoint."""
+        """Wait until the log is flushed and, with failover, replicated. Returns whether that succeeded. Offsets moved
+        by pops may be saved only then, because their checkpoints must be equally durable. Otherwise, after a power
+        failure or a change of master, a message could be before the committed offset without a checkpoint, and would
+        be lost."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def settle(flushed: bool) -> None:
@@ -188,7 +190,7 @@ class PopService:
         return turn % self.config.revive_queue_count
 
     def note_handed_out(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Wait for the new checkpoints, and count them."""
+        """Schedule the redelivery of the new checkpoints, and count them."""
         self._note_due(checkpoints)
         counts: dict[tuple[str, str], int] = {}
         for one in checkpoints:
@@ -199,14 +201,15 @@ class PopService:
         self.stats.add("BROKER_CK_NUMS", self.config.cluster_name, len(checkpoints))
 
     def is_over_threshold(self, topic: str, group: str, queue_id: int) -> bool:
-        """Whether a group holds so many messages of a queue that it receives no more of them."""
+        """Whether a group holds too many messages of a queue to receive more of them."""
         return (
             self.config.pop_threshold_enabled
             and self.log.table.in_flight(topic, group, queue_id) > self.config.pop_threshold
         )
 
     def blocks(self, topic: str, group: str, queue_id: int, attempt_id: str | None, now_ms: int) -> bool:
-        """Whether an ordered pop must not read a queue yet. Then those who wait for it are woken when it may."""
+        """Whether an ordered pop must not read a queue yet. If so, the requests waiting for the queue are woken when
+        it is free."""
         if not self.locks.blocks(topic, group, queue_id, attempt_id, now_ms):
             return False
         self._wake_when_free(topic, group, queue_id, now_ms)
@@ -215,8 +218,8 @@ class PopService:
     # -- positions -------------------------------------------------------------------------------------
 
     def position(self, group: str, topic: str, queue_id: int, *, from_newest: bool) -> int:
-        """Returns the offset where the next pop of a queue starts. For a new group it is chosen and committed
-        here."""
+        """Returns the queue offset where the next pop of a queue starts. For a new group, chooses the offset and
+        commits it."""
         reset = self.offsets.take_reset(group, topic, queue_id)
         if reset is not None:
             self._move(group, topic, queue_id, reset)
@@ -232,7 +235,7 @@ class PopService:
         return offset
 
     def peek_position(self, group: str, topic: str, queue_id: int) -> int:
-        """Returns the same offset without committing anything."""
+        """Like ``position``, but commits nothing."""
         offset = self.offsets.query(group, topic, queue_id)
         return offset if offset >= 0 else max(0, self.store.min_offset(topic, queue_id))
 
@@ -242,7 +245,7 @@ class PopService:
         return not self.store.read(topic, queue_id, 0, 1).from_disk
 
     def _move(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Move a group to the offset of an operator's reset and drop the messages it holds."""
+        """Move a group to the offset that an operator reset it to, and drop the messages it holds."""
         self.offsets.commit("pop", group, topic, queue_id, offset)
         self.locks.clear(topic, group, queue_id)
         for checkpoint in self.log.table.of_queue(topic, group, queue_id):
@@ -257,7 +260,8 @@ class PopService:
     # -- acknowledging ---------------------------------------------------------------------------------
 
     def ack(self, group: str, topic: str, queue_id: int, queue_offset: int, receipt: Receipt) -> None:
-        """Acknowledge a message. Raises ``MessageIllegal`` for one that an ordered pop did not hand out."""
+        """Acknowledge a message. Raises ``MessageIllegal`` if the receipt is from an ordered pop that did not hand it
+        out."""
         if receipt.revive_queue_id == ORDERED_QUEUE_ID:
             self._ack_ordered(group, topic, queue_id, queue_offset, receipt.pop_time_ms)
             return
@@ -265,7 +269,7 @@ class PopService:
         self.ack_all([(key, queue_offset)])
 
     def ack_all(self, acks: Sequence[tuple[CheckpointTuple, int]]) -> None:
-        """Acknowledge messages that unordered pops handed out, each by the key of its checkpoint and queue offset.
+        """Acknowledge messages of unordered pops. Each is given as the key of its checkpoint and its queue offset.
         Unknown ones are ignored."""
         ack, known = self.log.table.ack, 0
         counts: dict[tuple[str, str], int] = {}
@@ -304,8 +308,8 @@ class PopService:
         *,
         suspended: bool = False,
     ) -> Receipt:
-        """Hide a message of (topic, group, queue) until another time. Returns the receipt that replaces its old one.
-        Raises ``BrokerError`` when the store refuses."""
+        """Hide a message of (topic, group, queue) for another ``invisible_ms``. Returns the receipt that replaces its
+        old one. Raises ``BrokerError`` when the store refuses."""
         now_ms = self.clock.now_ms()
         topic, group, queue_id = place
         if receipt.revive_queue_id == ORDERED_QUEUE_ID:
@@ -380,7 +384,7 @@ class PopService:
             self._flush_timer = asyncio.get_running_loop().call_later(_ACK_WAIT_S, self.flush)
 
     def flush(self) -> None:
-        """Write the acknowledgements that exist only in memory."""
+        """Write the acknowledgements that are only in memory to the log."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -418,7 +422,7 @@ class PopService:
         return self.redelivery.move_retries(topic, group) if self.running else 0
 
     def retry_topics(self, topic: str, group: str) -> list[str]:
-        """The pop retry topics of a group and topic, the one in use first; they need not exist."""
+        """Returns the pop retry topics of a group and topic, the one in use first. They may not exist."""
         return self.redelivery.retry_topics(topic, group)
 
     def has_messages(
@@ -427,8 +431,8 @@ class PopService:
         *,
         matches: Callable[[str, int, int, int], bool] | None = None,
     ) -> bool:
-        """Whether a pop would find messages. ``matches`` may filter the waiting ones by (topic, queue, offset,
-        count)."""
+        """Whether a pop would find messages. ``matches`` may reject the waiting ones of a queue, given (topic, queue
+        id, first queue offset, count)."""
         now_ms = self.clock.now_ms()
         topic, group = question.topic, question.group
         for queue_id in question.queue_ids:
@@ -447,5 +451,6 @@ class PopService:
 
     @staticmethod
     def dice() -> int:
-        """Random number from 0 to 99 that decides where to start, and whether redelivered messages come first."""
+        """Returns a random number from 0 to 99. It decides where a pop starts and whether redelivered messages come
+        first."""
         return random.randrange(100)

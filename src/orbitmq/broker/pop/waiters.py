@@ -68,7 +68,7 @@ class PopWaiters:
         self.count = 0
 
     def park(self, waiting: Waiting, retry_topics: Iterable[str]) -> bool:
-        """Park a request. Returns False when too many are parked already."""
+        """Park a request. Returns False if too many are already parked."""
         queue = self._by_place.get(waiting.place)
         # Admits one more than the limit, like Apache.
         if self.count >= self._limit or (queue is not None and len(queue) > self._limit_of_place()):
@@ -89,13 +89,13 @@ class PopWaiters:
         return True
 
     def waiting_count(self, place: Place) -> int:
-        """Number of requests parked under exactly this key."""
+        """Returns the number of requests parked under exactly this key."""
         return sum(not one.connection.closed for one in self._by_place.get(place, ()))
 
     # -- waking ----------------------------------------------------------------------------------------
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """Called by the store when a queue receives messages. It only marks waiters, because it runs for every bulk
+        """Called by the store when a queue receives messages. Only marks the waiters, because it runs for every bulk
         append."""
         groups = self._groups.get(topic)
         if groups is not None:
@@ -219,7 +219,7 @@ class PopWaiters:
 
 
 def _question(frame: Frame) -> bytes:
-    """Distinguishes the requests of one place by filter and attempt, not by creation time."""
+    """Returns a key that distinguishes the requests of one place by filter and attempt, but not by creation time."""
     fields = frame.ext_fields
     return "\0".join(
         (fields.get("expType") or "", fields.get("exp") or "", fields.get("attemptId") or "")

@@ -1,10 +1,10 @@
 """Sends that wait for slaves (Apache: GroupTransferService, handleHA).
 
-Waiting sends are queued in log order, so a report always answers the first ones. ``inSyncReplicas`` sets the number
-of slaves that must have a message. With 0 a SYNC_MASTER does what 4.x does: it waits for one slave, and answers
-SLAVE_NOT_AVAILABLE immediately when none is connected or close enough. With n it does what 5.x does: it waits for n -
-1 slaves, and answers FLUSH_SLAVE_TIMEOUT after ``slaveTimeout`` however many are connected. With failover it waits
-for every member of the in-sync set, which may be the master alone.
+Waiting sends are queued in log order, so a report always answers those at the front of the queue. ``inSyncReplicas``
+sets the number of slaves that must have a message. With 0, a SYNC_MASTER behaves like 4.x: it waits for one slave,
+and answers SLAVE_NOT_AVAILABLE immediately if none is connected and close enough. With n, it behaves like 5.x: it
+waits for n - 1 slaves, and answers FLUSH_SLAVE_TIMEOUT after ``slaveTimeout``, no matter how many are connected. With
+failover it waits for every member of the in-sync set, which may be the master alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class InSync(Protocol):
         """The numbers of the members."""
 
     def safe_end(self) -> int:
-        """Returns the offset up to which every member has the log; -1 when one is missing."""
+        """Returns the log offset up to which every member has the log; -1 if a member is missing."""
 
     def progressed(self) -> None:
         """Called when a slave reports progress."""
@@ -43,7 +43,7 @@ class _Waiter(NamedTuple):
 
 
 class AckWaiters:
-    """Requests that a SYNC_MASTER answers after replication; implements ``durability.Replication``."""
+    """Sends that a SYNC_MASTER answers after replication. Implements ``durability.Replication``."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class AckWaiters:
         in_sync: InSync | None = None,
     ) -> None:
         """``acknowledged`` returns the log end that each connected slave has reported. ``send_now`` sends unsent
-        bytes immediately when a request starts to wait. The members of ``in_sync`` must have a message; only with
-        failover."""
+        bytes immediately when a request starts to wait. ``in_sync``, used only with failover, is the set whose
+        members must have a message."""
         self._config = config
         self._acknowledged = acknowledged
         self._waiters: deque[_Waiter] = deque()
@@ -106,7 +106,7 @@ class AckWaiters:
             self._waiters.popleft().callback(ResponseCode.SUCCESS)
 
     def safe_end(self) -> int:
-        """Returns the offset up to which enough slaves have the log; -1 when too few are connected."""
+        """Returns the log offset up to which enough slaves have the log; -1 if too few are connected."""
         if self.in_sync is not None:
             return self.in_sync.safe_end()
         ends = sorted(self._acknowledged(), reverse=True)

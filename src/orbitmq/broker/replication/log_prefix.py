@@ -1,14 +1,14 @@
 """Checks that a slave's log is a prefix of its master's, and handles logs that differ.
 
-The replication stream compares nothing. A slave that was once master, or whose master came back with a shorter log,
-would silently append after bytes the master never had. So before it follows, a slave requests its own last record
-from its master (VIEW_MESSAGE_BY_ID, which any Apache broker answers). Equal bytes at the same offset, including store
-time and host, mean an equal history up to there.
+The replication stream does not compare the logs. A slave that was once master, or whose master came back with a
+shorter log, would silently append after bytes the master never had. So before it follows, a slave requests the record
+at the offset of its own last record from its master (VIEW_MESSAGE_BY_ID, which any Apache broker answers). Equal
+bytes at the same offset, including store time and host, prove that the logs are equal up to there.
 
-If they differ, a binary search finds the last common record; only the slave has what follows it. That is truncated
-only if the broker was allowed to, by a change of role while it runs or by ``haTruncateSlave``. Otherwise the slave
-stays as it is and logs the reason, because its bytes may be the only copy. A log without any common record is never
-changed.
+If they differ, a binary search finds the last common record. The slave's bytes after it are not in the master's log.
+They are truncated only if that is allowed, by a change of role while the broker runs or by ``haTruncateSlave``.
+Otherwise the slave stays as it is and logs the reason, because its bytes may be the only copy. A log without any
+common record is never changed.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ class LogPrefixCheck:
         """Whether the next check may truncate what the master does not have; set by a change of role."""
 
     def allow_cut(self, allowed: bool) -> None:
-        """Set ``may_cut``."""
+        """Set ``may_cut``: whether bytes that only our log has may be truncated."""
         self.may_cut = allowed
 
     async def check(self, master_address: str) -> None:
-        """Return when our log is a prefix of the master's. Raises ``LogsDiffer``, or ``OrbitError`` when the master
-        does not answer. Without an address there is no master to query, and the slave follows unchecked."""
+        """Ensure that our log is a prefix of the master's, truncating ours if that is allowed. Raises ``LogsDiffer``,
+        or ``OrbitError`` if the master does not answer. Without an address there is no master to query, and the slave
+        follows unchecked."""
         last = self._record_below(self._store.max_log_offset)
         if not master_address or last is None:
             return
@@ -101,7 +102,8 @@ class LogPrefixCheck:
         return ours is not None and answer.code == ResponseCode.SUCCESS and answer.body == ours
 
     def _record_below(self, log_offset: int) -> tuple[int, int] | None:
-        """Offset and size of the last record that starts before ``log_offset``, found through the queues."""
+        """Returns log offset and size of the last record that starts before ``log_offset``, found through the queues;
+        None if there is none."""
         store = self._store
         best: tuple[int, int] | None = None
         for topic in store.topics():

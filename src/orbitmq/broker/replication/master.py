@@ -2,16 +2,16 @@
 
 Theory of operation
 1. Every broker listens on its replication port. A slave connects, reports its log end, and from then on receives
-   every byte after that, in transfers that never cross a segment, straight out of the mapped log.
+   every byte after it. The transfers never cross a segment and are sent straight from the mapped log.
 2. Nothing blocks: an append wakes the links, and a link writes until its socket has ``_UNSENT_BYTES`` unsent, then
    resumes when the socket has room. So a slow slave uses a bounded amount of memory and does not delay the others.
 3. A report advances the link's acknowledged end and answers waiting sends (``acks``). It must not exceed what was
-   sent on this link: a slave that has more than its master has another history, and is disconnected with an error
-   line, where Apache would continue and silently let the two logs diverge.
+   sent on this link. A slave that has more than its master has another history, so it is disconnected and an error is
+   logged. Apache would continue and silently let the two logs diverge.
 4. An idle link carries heartbeats; a slave that is silent for too long is disconnected.
 5. Members of a failover group receive the safe end, with the next transfer or a tenth of a second later, and do not
-   let consumers read past it. Before the next transfer they are also notified when topics or groups have changed;
-   a member reports nothing after that until it has copied them.
+   let consumers read past it. Before the next transfer they are also notified when topics or groups have changed; a
+   member reports nothing after that until it has copied them.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class SlaveLink(asyncio.Protocol):
             self._transport.abort()
 
     def pump(self) -> None:
-        """Send what the slave does not have, as far as its socket has room."""
+        """Send the bytes that the slave does not have, as far as its socket has room."""
         transport = self._transport
         if transport is None or self.next_offset < 0:
             return
@@ -203,7 +203,7 @@ class SlaveLink(asyncio.Protocol):
         self.pump()
 
     def _allowance(self) -> int:
-        """Bytes that flow control leaves for this second."""
+        """Returns how many more bytes flow control allows to be sent this second."""
         config = self._server.config
         if not config.replication_flow_control:
             return config.transfer_bytes_max
@@ -252,7 +252,7 @@ class ReplicaServer:
         protection: StreamProtection,
         group: ReplicaGroup | None = None,
     ) -> None:
-        """``group`` exists only with failover."""
+        """``group`` is given only with failover."""
         self.config = config
         self.store = store
         self.protection = protection
@@ -303,7 +303,8 @@ class ReplicaServer:
         await asyncio.sleep(0)
 
     def drop_links(self) -> None:
-        """Disconnect every slave (they look for their master again) and answer the sends that wait for them."""
+        """Disconnect every slave and answer the sends that wait for slaves. The slaves then look for their master
+        again."""
         for link in list(self.links):
             link.close()
         self.acks.release_all()
@@ -340,8 +341,9 @@ class ReplicaServer:
             link.tick(now)
 
     def peer_refusal(self, greeting: tuple[int, int] | None) -> str:
-        """Returns why a slave with that greeting is refused; empty when it is served. With failover only a master
-        serves slaves, because one that followed another broker would receive bytes that may be truncated later."""
+        """Returns why a slave with that greeting is refused; empty if it is served. With failover only a master
+        serves slaves, because a slave that followed another broker would receive bytes that may be truncated later.
+        """
         if self._mastership is None:
             return ""
         epoch = self._mastership.epoch
@@ -352,8 +354,9 @@ class ReplicaServer:
         return ""
 
     def first_offset(self, log_end: int) -> int:
-        """First offset to send to a slave whose log ends at ``log_end``. An empty slave gets the newest segment, like
-        Apache's, or the whole log if it need not start at the last file or may become master."""
+        """Returns the first log offset to send to a slave whose log ends at ``log_end``. An empty slave gets the
+        newest segment, like in Apache, or the whole log if it need not start at the last file or may become master.
+        """
         if log_end > 0:
             return log_end
         end = self.store.max_log_offset
@@ -390,14 +393,15 @@ class ReplicaServer:
     # -- status ----------------------------------------------------------------------------------------
 
     def in_sync(self, link: SlaveLink) -> bool:
-        """Whether a slave is close enough to the log end to count."""
+        """Whether a slave is close enough to the log end to count, or, with failover, is a member of the in-sync set.
+        """
         if self.acks.in_sync is not None:
             return link.member in self.acks.in_sync.members
         gap = self.store.max_log_offset - link.acknowledged
         return link.acknowledged >= 0 and gap < self.config.slave_gap_bytes_max
 
     def status(self) -> list[HaConnectionRuntimeInfo]:
-        """The slaves, in the format of GET_BROKER_HA_STATUS."""
+        """Returns the connected slaves, in the format of GET_BROKER_HA_STATUS."""
         end = self.store.max_log_offset
         return [
             HaConnectionRuntimeInfo(

@@ -64,20 +64,21 @@ _FOLLOW_TRIES: Final = 20
 
 
 def copied_text(member: int, topics: DataVersion, groups: DataVersion) -> str:
-    """The value of ``COPIED``."""
+    """Returns the value of ``COPIED``: the member and the versions of the topics and groups it has copied."""
     versions = (f"{one.state_version}.{one.timestamp_ms}.{one.counter}" for one in (topics, groups))
     return f"{member}:{':'.join(versions)}"
 
 
 class CopiedTable(Protocol):
-    """Stores a master's answer."""
+    """A table that is replaced by a master's answer."""
 
     def take(self, content: bytes) -> None:
-        """Raises ``BodyError``, ``OSError``."""
+        """Store a master's answer. Raises ``BodyError``, ``OSError``."""
 
 
 class KeptTable:
-    """A table of an Apache master that is only passed on: its file, and the answer to requests for it."""
+    """A table of an Apache master that this broker only stores and passes on: its file, and the answer to requests
+    for it."""
 
     def __init__(self, file: SafeFile, kind: type[bodies.Body]) -> None:
         self._file = file
@@ -152,7 +153,7 @@ class MetadataSync:
         """The versions of the master's tables that were last copied."""
 
     def start(self) -> None:
-        """Start copying. Addresses and held positions of an earlier time as a slave are dropped."""
+        """Start copying. Addresses and held positions from an earlier time as a slave are dropped."""
         if self._tasks is None:
             self.master_address = ""
             self._delay_offsets = b""
@@ -188,7 +189,8 @@ class MetadataSync:
         await self._sync_groups(address)
 
     async def _confirm(self, address: str) -> None:
-        """Report the versions of our tables to the master, which delays its answers to changes until then."""
+        """Report the versions of our tables to the master, which delays its answers to changes until it knows them.
+        """
         told = copied_text(self._config.broker_id, self._topics_seen, self._groups_seen)
         answer = await self._rpc.call(
             address, RequestCode.EXCHANGE_BROKER_HA_INFO, timeout_s=_TIMEOUT_S, ext={COPIED: told}
@@ -217,7 +219,7 @@ class MetadataSync:
         )
 
     async def _copy(self, parts: Sequence[tuple[str, Callable[[str], Awaitable[None]]]]) -> bool:
-        """Returns whether all parts were copied."""
+        """Copy each part, logging those that fail. Returns whether all parts were copied."""
         complete = True
         for name, part in parts:
             address = self.master_address
@@ -241,8 +243,8 @@ class MetadataSync:
         return complete
 
     async def _sync_users(self, address: str) -> None:
-        """Copy users and policies. An Apache master includes passwords; an answer without any leaves ours as they
-        are."""
+        """Copy users and policies. An Apache master includes passwords; an answer without any leaves our users
+        unchanged."""
         table = self._tables.users
         if table is None:
             return
@@ -267,7 +269,8 @@ class MetadataSync:
         """On becoming master, adopt topics and queues that the previous master created after our last copy and whose
         messages we have.
 
-        A topic or queue deleted there has no message newer than the table that no longer lists it.
+        A topic or queue that the previous master deleted is not adopted: it has no message newer than the table that
+        no longer lists it.
         """
         version = self._topics.data_version
         # A table that was never copied has no time.

@@ -1,12 +1,12 @@
-"""Decides who receives the replication stream, which holds every message of every topic. Apache's is plain text and
-open to any slave.
+"""Decides who receives the replication stream, which contains every message of every topic. Apache's stream is plain
+text and open to any slave.
 
 With ``haTlsEnable`` a broker serves slaves over TLS only and follows its master over TLS. With authentication on, a
 slave first sends its identity, signed with its inner credentials, and only a Super user receives the log.
 
-The plain stream is the one Apache slaves can follow, and it has no room for a signature. With access control on it is
-sent only to hosts whose broker has recently sent a signed slave request to the main port (``SlaveHosts``). An Apache
-slave with inner credentials sends such requests every minute, and our slaves send one before they connect.
+Apache slaves can follow only the plain stream, which has no room for a signature. With access control on, it is sent
+only to hosts whose broker has recently sent a signed slave request to the main port (``SlaveHosts``). An Apache slave
+with inner credentials sends such requests every minute, and our slaves send one before they connect.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class SlaveHosts:
     """The hosts that may receive a plain stream."""
 
     def __init__(self, always: str, now: Callable[[], float]) -> None:
-        """``always`` lists addresses and networks, separated by commas; ``*`` stands for every address. Raises
-        ``ConfigError``."""
+        """``always`` lists addresses and networks that are always served, separated by commas; ``*`` stands for every
+        address. Raises ``ConfigError``."""
         self._now = now
         self._any = always.strip() == "*"
         try:
@@ -61,7 +61,7 @@ class SlaveHosts:
         self._signed_in[host] = self._now()
 
     def refusal(self, host: str) -> str:
-        """Returns why a slave on that host is refused; empty when it is served."""
+        """Returns why a slave on that host is refused; empty if it is served."""
         seen_s = self._signed_in.get(host)
         if self._any or (seen_s is not None and self._now() - seen_s <= _SIGNED_IN_S):
             return ""
@@ -89,8 +89,8 @@ class StreamProtection:
         control: AccessControl | None = None,
         hosts: SlaveHosts | None = None,
     ) -> None:
-        """``control`` checks that a slave may receive the log, with a login in the stream. ``hosts`` are those that
-        may receive a plain stream; without it all may."""
+        """``control`` checks that a slave may receive the log; with it, the stream begins with a login. ``hosts`` are
+        those that may receive a plain stream; without it, every host may."""
         self._server = server
         self.client = client
         """TLS context for a slave's connections; None for plain."""
@@ -102,7 +102,8 @@ class StreamProtection:
     def of(
         cls, config: TlsConfig, server: ServerTls, auth: AuthConfig, control: AccessControl | None = None
     ) -> StreamProtection:
-        """Raises ``ConfigError`` when the options cannot protect the stream although ``haTlsEnable`` demands it."""
+        """Returns the protection for ``haTlsEnable``. Raises ``ConfigError`` if the other options cannot protect the
+        stream."""
         if server.mode is TlsMode.DISABLED:
             raise ConfigError("haTlsEnable=true cannot be combined with tls.server.mode=disabled")
         if not server.can_make and server.context is None:
@@ -115,7 +116,7 @@ class StreamProtection:
         return cls(server=server, client=client, credentials=auth.inner_user, control=control)
 
     async def accepts(self) -> ssl.SSLContext | None:
-        """TLS context of the replication port; None for plain. Raises ``ConfigError``."""
+        """Returns the TLS context of the replication port, or None for a plain stream. Raises ``ConfigError``."""
         server = self._server
         if server is None:
             return None
@@ -124,14 +125,14 @@ class StreamProtection:
         return context
 
     def hello(self) -> Mapping[str, str] | None:
-        """A slave's login; None when none is required."""
+        """Returns a slave's login, or None if none is required."""
         if self._credentials is None:
             return None
         fields = {"nonce": secrets.token_hex(16)}
         return sign_fields(fields, _PURPOSE, self._credentials.name, self._credentials.secret)
 
     def refusal(self, hello: bytes, host: str) -> str:
-        """Returns why a slave with that login is refused; empty when it is served."""
+        """Returns why a slave with that login is refused; empty if it is served."""
         if self._control is None:
             return "" if self._hosts is None else self._hosts.refusal(host)
         try:
@@ -145,8 +146,8 @@ class StreamProtection:
 
 
 def _newest(server: ServerTls) -> Callable[[ssl.SSLObject, str | None, ssl.SSLContext], None]:
-    """Serves new connections with the current certificate, because a listening socket keeps the context it was opened
-    with."""
+    """Returns a callback that gives new connections the current certificate, because a listening socket keeps the
+    context it was opened with."""
 
     def chosen(session: ssl.SSLObject, _name: str | None, first: ssl.SSLContext) -> None:
         newest = server.context

@@ -1,12 +1,12 @@
 """Repairs damaged records of a running broker from another broker of its group.
 
 Master and slaves have the same log, byte for byte. A reader that finds a damaged record requests its repair
-(``Integrity.fetch``) and waits in front of it; its queue is woken when the repair has ended, whether or not it
+(``Integrity.fetch``) and stops before it. Readers of its queue are woken when the repair has ended, whether or not it
 succeeded. The record is fetched by its log offset (VIEW_MESSAGE_BY_ID, which Apache's brokers answer too), and so are
-the following ones, up to one that both brokers have: two logs with equal bytes at one offset are equal before it
-(rule 4 of ``failover.state``, and ``log_prefix``). Records on the way that differ are replaced as well, since a
-checksum does not cover a record's header. Where the log ends before such a record, a difference of one byte counts as
-damage, and any other as a different history.
+the following ones, up to one that both brokers have. Two logs with equal bytes at one offset are equal before it
+(rule 4 of ``failover.state``, and ``log_prefix``). Records in between that differ are replaced as well, since a
+checksum does not cover a record's header. If the log ends before a common record, a difference of one byte counts as
+damage, and any other difference as a different history.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _AGAIN_S: Final = 60.0
 
 
 class _NoRepair(OrbitError):
-    """A peer cannot repair the record."""
+    """A peer cannot supply a valid copy of the record."""
 
 
 class RecordRepair:
@@ -57,8 +57,8 @@ class RecordRepair:
         peers: Callable[[], Awaitable[list[str]]],
         has_peers: Callable[[], bool],
     ) -> None:
-        """``readable`` is called for each queue whose readers waited. ``peers`` returns the request addresses of the
-        group's other brokers."""
+        """``readable`` is called for each queue whose readers have waited for a repair. ``peers`` returns the request
+        addresses of the group's other brokers."""
         self._store = store
         self._rpc = rpc
         self._peers = peers
@@ -79,8 +79,8 @@ class RecordRepair:
         return len(self._failed)
 
     def wanted(self, log_offset: int, topic: str, queue_id: int) -> bool:
-        """Start repairing the record at a log offset, unless that failed recently. Returns whether a repair is in
-        progress."""
+        """Start repairing the record at a log offset, unless a repair of it failed recently. Returns whether a repair
+        is in progress."""
         waiting = self._waiting.get(log_offset)
         if waiting is None:
             if log_offset >= self._store.confirm_offset or len(self._waiting) >= _AT_ONCE:
@@ -123,7 +123,7 @@ class RecordRepair:
             self._readable(*key)
 
     async def _from_any(self, log_offset: int) -> str:
-        """Repair from the first broker that can; returns why none could."""
+        """Repair the record from the first broker that can. Returns why none could; empty if the repair succeeded."""
         problem = "no other broker of the group is known"
         for address in await self._peers():
             try:
@@ -164,7 +164,8 @@ class RecordRepair:
                 raise _NoRepair("its records go past the end of our log")
 
     def _check_end(self, found: list[tuple[int, bytes]]) -> None:
-        """Accept only a difference of one byte, since no record that both logs have follows."""
+        """Accept only a difference of one byte, because no record that both logs have follows. Raises ``_NoRepair``
+        otherwise."""
         differing = 0
         for position, record in found:
             ours = self._store.log_range(position, len(record))

@@ -5,10 +5,11 @@ Theory of operation
 2. Before each connection the two logs are compared (``log_prefix``). A slave does not follow a master with another
    history.
 3. Received bytes are checked, appended at the same offset as in the master's log, dispatched, and then reported. A
-   transfer that does not continue our log ends the connection. So does a damaged record; our log then ends before it.
-4. A report means written, like Apache's. A member of a failover group whose master runs under SYNC_FLUSH reports
-   only what it has flushed (``Membership.reports_flushed``). It requests a flush from the store's sync thread as soon
-   as bytes arrive, and all bytes that arrive during one flush share the next.
+   transfer that does not continue our log ends the connection. A damaged record also ends it, and our log then ends
+   before that record.
+4. Reported bytes are written but not necessarily flushed, as in Apache. A member of a failover group whose master
+   runs under SYNC_FLUSH reports only what it has flushed (``Membership.reports_flushed``). It requests a flush from
+   the store's sync thread as soon as bytes arrive, and all bytes that arrive during one flush share the next.
 5. Once notified of changed topics or groups, a member reports nothing new until it has copied them, so that no
    message is acknowledged before the members know its topic.
 """
@@ -158,7 +159,7 @@ class MasterLink(asyncio.Protocol):
         return self._store.flushed_offset if self._reports_flushed else self._store.max_log_offset
 
     def _report_progress(self) -> None:
-        """Report new progress, and request a flush of what must be flushed before it can be reported."""
+        """Report new progress, and request a flush if bytes must be flushed before they can be reported."""
         if self._reportable_end > self._reported and not self._tables_due:
             self._report(self._reportable_end)
         end = self._store.max_log_offset
@@ -167,7 +168,8 @@ class MasterLink(asyncio.Protocol):
             self._store.when_flushed(end, self._flushed)
 
     def _flushed(self, done: bool) -> None:
-        """A failed flush is retried at the next transfer or tick. Until then the master does not count us."""
+        """Called after a flush. A failed flush is retried at the next transfer or tick; until then the new bytes stay
+        unreported."""
         self._flushing = False
         if done and not self.closed.done():
             self._report_progress()
@@ -219,7 +221,7 @@ class Follower:
         protection: StreamProtection,
     ) -> None:
         """``agree`` ensures that our log is a prefix of the log of the master with the given request address (empty
-        when unknown). It returns how a member of a failover group follows, and raises ``OrbitError`` when that master
+        if unknown). It returns how a member of a failover group follows, and raises ``OrbitError`` if that master
         cannot be followed."""
         self._config = config
         self._store = store
@@ -299,7 +301,7 @@ class Follower:
             self._changed.clear()
 
     async def _follow(self) -> tuple[str, bool]:
-        """Run one connection until it ends. Returns why it ended, and whether it was useful."""
+        """Run one connection until it ends. Returns why it ended, and whether it transferred anything useful."""
         try:
             # The master resumes at our log end, so our log must end with a whole record that the master has too.
             self._store.end_replication()
@@ -339,7 +341,7 @@ class Follower:
         return link
 
     def status(self) -> HaClientRuntimeInfo:
-        """The master, in the format of GET_BROKER_HA_STATUS."""
+        """Returns the state of the connection to the master, in the format of GET_BROKER_HA_STATUS."""
         link = self.link
         return HaClientRuntimeInfo(
             activated=link is not None,

@@ -1,7 +1,7 @@
 """The wire format of the replication stream in both directions, without I/O (Apache: DefaultHAConnection,
 DefaultHAClient).
 
-A slave sends reports: 8 bytes, the end of its log, which is also where the next transfer starts. Before the first
+A slave sends reports of 8 bytes: the end of its log, which is also where the next transfer starts. Before the first
 report, a member of a failover group sends its number and the epoch whose master it expects, in 8 bytes with the sign
 bit set, which no report can have. No other slave does so, so both kinds can follow the same master. On a protected
 stream (``replication.protection``) signed fields come before that: 8 bytes with the sign bit and their size, then
@@ -102,7 +102,7 @@ class ReportReader:
         """JSON of the signed fields, once they have arrived."""
 
     def feed(self, data: bytes) -> int | None:
-        """Returns the newest complete report; None when there is no new one. Older ones are skipped.
+        """Returns the newest complete report, or None if there is no new one. Older reports are skipped.
 
         Raises ``RemoteProtocolError`` for an impossible log end.
         """
@@ -137,7 +137,7 @@ class TransferReader:
     __slots__ = ("_for_member", "_pieces", "_size", "has_news", "safe_end")
 
     def __init__(self, *, for_member: bool = False) -> None:
-        """``for_member``: we follow as a failover group's member, so the stream also carries the safe end."""
+        """``for_member``: we follow as a member of a failover group, so the stream also carries the safe end."""
         self._for_member = for_member
         self._pieces: list[bytes] = []
         self._size = 0
@@ -147,14 +147,14 @@ class TransferReader:
         """Whether the master's tables have changed since the last ``take_news``."""
 
     def take_news(self) -> bool:
-        """Returns ``has_news``, and resets it."""
+        """Returns whether topics or groups have changed (``has_news``), and resets it."""
         has_news, self.has_news = self.has_news, False
         return has_news
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Yields log offset and bytes of each transfer that is now complete; a heartbeat has no bytes.
+        """Yields log offset and bytes of each transfer that is now complete. A heartbeat has no bytes.
 
-        Raises ``RemoteProtocolError`` for numbers no master sends, after yielding what came before them.
+        Raises ``RemoteProtocolError`` for numbers that no master sends, after yielding the transfers before them.
         """
         self._pieces.append(data)
         self._size += len(data)
@@ -184,8 +184,8 @@ class TransferReader:
         self._size = len(view) - position
 
     def _wanted(self) -> int:
-        """Size of the first transfer, as far as it is known. Joining chunks before that many have arrived is wasted
-        work."""
+        """Returns the size of the first transfer, as far as it is known. Joining chunks before that many bytes have
+        arrived is wasted work."""
         first = self._pieces[0]
         if len(first) < _HEAD.size:
             return _HEAD.size
