@@ -1,11 +1,12 @@
 """Access lists of 4.x: ``conf/plain_acl.yml`` and ``conf/acl/`` (Apache: ``PlainAccessValidator``,
 ``PlainPermissionManager``).
 
-Order of the decision, texts and file format are Apache 4.9.7's. Files are looked at every few seconds; one that
-cannot be read leaves the accounts before it in force. Stricter than 4.9.7, which checks nine requests: every request
-needs what it needs of a 5.x user (``auth/needs.py``). Publishing takes PUB, consuming SUB, looking at a topic either,
-and what no permission of a topic or group can grant needs an admin account. ``authCompatibility=apache`` turns that
-off. Signatures are compared in constant time.
+The order of the checks, the error texts and the file format are those of Apache 4.9.7. Files are checked for changes
+every few seconds. If a changed file cannot be read, its previous accounts stay in force. The checks are stricter than
+in 4.9.7, which checks only nine requests: every request needs the rights that a 5.x user needs for it
+(``auth/needs.py``). Publishing requires PUB, consuming requires SUB, and reading a topic's metadata requires either.
+Anything that no permission of a topic or group can grant requires an admin account. ``authCompatibility=apache``
+restores the checks of 4.9.7. Signatures are compared in constant time.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _PERMITTED: Final = frozenset({Action.PUB, Action.SUB, Action.GET})
 
 
 def _refusal(text: str) -> ServerError:
-    """Code 1 with the name of Apache's exception, which clients of 4.x look for."""
+    """Returns an error with code 1 and the name of Apache's exception, which clients of 4.x look for."""
     return ServerError(f"org.apache.rocketmq.acl.common.AclException: {text}")
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One account of a file."""
+    """One account of an access list file."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -73,7 +74,7 @@ class Account:
 
 
 def parse_perm(text: object) -> int:
-    """``DENY`` for unknown words, like Apache."""
+    """Returns the permission bits of a word such as ``PUB|SUB``; ``DENY`` for an unknown word, like Apache."""
     return _PERMS.get(str(text).strip().upper() if text is not None else "", _DENY)
 
 
@@ -90,7 +91,7 @@ def _perm_map(lines: object) -> dict[str, int]:
 
 
 def account_of(raw: Mapping[str, Any]) -> Account:
-    """An account from its YAML form. Raises ``ConfigError``."""
+    """Returns the account described by its YAML form. Raises ``ConfigError``."""
     key, secret = str(raw.get("accessKey") or ""), str(raw.get("secretKey") or "")
     if len(key) < KEY_LENGTH_MIN or len(secret) < KEY_LENGTH_MIN:
         raise ConfigError(
@@ -115,7 +116,7 @@ def account_of(raw: Mapping[str, Any]) -> Account:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Expand a pattern with braces or commas in its parts."""
+    """Returns the patterns that a pattern with braces or commas stands for."""
     if pattern.endswith("}") and "{" in pattern:
         head, _, rest = pattern[:-1].partition("{")
         return [head + part.strip() for part in rest.split(",")]
@@ -123,7 +124,8 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def check_address_pattern(pattern: str) -> None:
-    """Raises ``ConfigError`` for a pattern that would match nothing by mistake."""
+    """Check that an address pattern is well-formed. Raises ``ConfigError`` for one that would match nothing by
+    mistake."""
     for part in _alternatives(pattern) if pattern else ():
         if not part or part in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
             continue
@@ -152,7 +154,7 @@ def _piece_matches(pattern: str, piece: str, base: int) -> bool:
 
 
 def address_matches(pattern: str, address: str) -> bool:
-    """Whether the pattern matches an IP address; a blank pattern matches none."""
+    """Whether the pattern matches an IP address. A blank pattern matches no address."""
     for part in _alternatives(pattern) if pattern.strip() else ():
         if part in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
             return True
@@ -180,7 +182,7 @@ def address_matches(pattern: str, address: str) -> bool:
 
 
 class AclFiles:
-    """The current accounts, and the check of requests against them."""
+    """The current accounts. Checks requests against them."""
 
     def __init__(
         self, fs: FileSystem, home: str, facts: BrokerFacts, *, clock: Clock, apache_rows: bool = False
@@ -206,8 +208,8 @@ class AclFiles:
     # -- files -----------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read all files. Raises ``ConfigError``, because a broker with access control must not start with half its
-        accounts."""
+        """Read all files; creates the main file if it is missing. Raises ``ConfigError``, because a broker with
+        access control must not start with only some of its accounts."""
         if self._fs.stat(self.main_path) is None:
             self._save(self.main_path, {"accounts": []})
             logger.warning("access list created empty path=%s", self.main_path)
@@ -215,7 +217,7 @@ class AclFiles:
         self._take(contents)
 
     def reload(self) -> None:
-        """Check for changed files. An unreadable one changes nothing."""
+        """Load changed files. The accounts of an unreadable file stay as they are."""
         stamps = {path: self._stamp(path) for path in self._paths()}
         if stamps == self._stamps:
             return
@@ -315,7 +317,7 @@ class AclFiles:
         return None
 
     def store_account(self, changes: Mapping[str, Any]) -> None:
-        """Create an account or change the given members. Raises ``ConfigError``, ``OSError``."""
+        """Create an account, or change the given members of an existing one. Raises ``ConfigError``, ``OSError``."""
         key = str(changes.get("accessKey") or "")
         old = self.accounts.get(key)
         merged = {**(old.raw if old is not None else {}), **changes}
@@ -328,7 +330,7 @@ class AclFiles:
         self.load()
 
     def delete_account(self, access_key: str) -> bool:
-        """Whether there was one."""
+        """Delete an account from its file. Returns False if it does not exist."""
         path = self._path_of(access_key)
         if path is None:
             return False
@@ -341,7 +343,7 @@ class AclFiles:
         return True
 
     def store_white_addresses(self, addresses: list[str], path: str) -> bool:
-        """Replace the white list of one of the files in use; False when ``path`` is not one of them."""
+        """Replace the white list of one of the files in use. Returns False if ``path`` is not one of them."""
         chosen = path or self.main_path
         if chosen not in self._contents:
             return False
@@ -356,7 +358,7 @@ class AclFiles:
     # -- the check -------------------------------------------------------------------------------------
 
     def check(self, frame: Frame, address: str) -> None:
-        """Let the request of a peer at that IP address pass, or raise ``ServerError``."""
+        """Check a request from a peer at that IP address. Raises ``ServerError`` if it is refused."""
         try:
             self._check(frame, address)
         except ServerError:
@@ -391,7 +393,7 @@ class AclFiles:
         self._hold_all(account, needs or ())
 
     def _needs(self, frame: Frame, fields: Mapping[str, str]) -> list[Need] | None:
-        """None: for admins alone."""
+        """Returns the rights that a request needs; None if only an admin may send it."""
         code = frame.code
         if self._apache and code not in _CHECKED:
             return []
@@ -399,7 +401,7 @@ class AclFiles:
         return None if row is None else list(row(Asked(fields, frame.body, self.facts)))
 
     def allows(self, name: str, need: Need, address: str) -> bool:
-        """Whether an account that signed before may send that request now."""
+        """Whether an account whose signature was checked earlier currently has this right."""
         if any(address_matches(pattern, address) for pattern in self.white_addresses):
             return True
         account = self.accounts.get(name)
@@ -416,8 +418,9 @@ class AclFiles:
     def check_content(
         self, name: str, content: bytes, digest: bytes, needs: Iterable[Need], address: str
     ) -> str:
-        """Who signed ``content``, given the HMAC-SHA1 itself, and may do that: the form of gRPC. Empty for an address
-        that needs no signature. Raises ``ServerError``."""
+        """Check a gRPC request: ``digest`` is the raw HMAC-SHA1 of ``content``, and the account must have all of
+        ``needs``. Returns the name of the account; empty for an address that needs no signature. Raises
+        ``ServerError``."""
         try:
             return self._check_content(name, content, digest, needs, address)
         except ServerError:
@@ -442,8 +445,8 @@ class AclFiles:
         return name
 
     def _hold_all(self, account: Account, needs: Iterable[Need]) -> None:
-        """Raises ``ServerError`` for the first right that is missing. Permissions bind an admin only if there are
-        any, and then in what is published and consumed."""
+        """Check that an account has all of these rights. Raises ``ServerError`` for the first missing one. An admin's
+        permissions are checked only if it has any, and then only for publishing and consuming."""
         if account.admin and not account.topics and not account.groups:
             return
         for need in needs:

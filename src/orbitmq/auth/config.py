@@ -225,8 +225,8 @@ class AuthConfig:
 def read_credentials(
     key: str, text: str, name_member: str = "accessKey", secret_member: str = "secretKey"
 ) -> Credentials | None:
-    """Parse a JSON object with a name and a secret; None for an empty text. Raises ``ConfigError``, without the
-    secret."""
+    """Parse a JSON object with a name and a secret. Returns None for an empty text. Raises ``ConfigError``, whose
+    text does not contain the secret."""
     if not text.strip():
         return None
     try:

@@ -1,12 +1,12 @@
 """The check in front of every request (Apache: ``AuthenticationPipeline`` and ``AuthorizationPipeline``).
 
-A server hands ``AccessControl.check`` to its router as the guard; what it refuses raises ``NoPermission`` (code
-16) with Apache's text, and no handler sees it. For protocols without frames (gRPC) ``authenticate``,
-``authenticate_content`` and ``authorize_needs`` are the parts of it.
+A server passes ``AccessControl.check`` to its router as the guard. A refused request raises ``NoPermission`` (code
+16) with Apache's text and reaches no handler. Protocols without frames (gRPC) call its parts: ``authenticate``,
+``authenticate_content`` and ``authorize_needs``.
 
-Every request is judged by itself. Apache's "stateful" strategies believe a connection after its first good
-request; their class names are accepted and judged the same. What is remembered is only the verdict on (user,
-right, address), and every change of a user or policy clears all of it.
+Every request is checked independently. Apache's "stateful" strategies trust a connection after its first accepted
+request; their class names are accepted, but do not change the checks. Only the verdicts on (user, right, address) are
+cached, and every change of a user or policy clears the cache.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class AccessControl:
-    """Users and policies of 5.x."""
+    """Checks requests against the users and policies of 5.x."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class AccessControl:
         """Called when users or policies have changed."""
 
     def forget(self) -> None:
-        """Drop cached verdicts; called on every change."""
+        """Clear the cached verdicts and notify ``changed``. Called on every change of a user or policy."""
         self._verdicts.clear()
         self.version += 1
         for subscriber in self.changed:
@@ -82,7 +82,8 @@ class AccessControl:
     # -- frames ----------------------------------------------------------------------------------------
 
     def check(self, frame: Frame, address: str) -> User | None:
-        """Let the request of a peer at that IP address pass, or raise ``NoPermission``."""
+        """Check a request from a peer at that IP address. Raises ``NoPermission`` if it is refused. Returns the user
+        who signed it, or None if the request code needs no signature."""
         fields = checked_fields(frame)
         try:
             user = None
@@ -108,7 +109,7 @@ class AccessControl:
     # -- parts -----------------------------------------------------------------------------------------
 
     def user(self, name: str | None) -> User:
-        """The enabled user of that name. Raises ``NoPermission`` with Apache's text."""
+        """Returns the enabled user of that name. Raises ``NoPermission`` with Apache's text."""
         if not name:
             raise NoPermission("username cannot be null.")
         user = self.table.users.get(name)
@@ -119,14 +120,15 @@ class AccessControl:
         return user
 
     def authenticate(self, fields: Mapping[str, str], body: bytes, *, version: int = Version.OURS) -> User:
-        """The signer of these fields and this body. Raises ``NoPermission``."""
+        """Returns the user who signed these fields and this body. Raises ``NoPermission``."""
         user = self.user(fields.get(ACCESS_KEY))
         if not is_signed(fields, body, user.password, version=version):
             raise NoPermission("check signature failed.")
         return user
 
     def authenticate_content(self, name: str | None, content: bytes, digest: bytes) -> User:
-        """Who signed ``content``, given the HMAC-SHA1 itself: the form of gRPC. Raises ``NoPermission``."""
+        """Returns the user who signed ``content`` of a gRPC request; ``digest`` is the raw HMAC-SHA1. Raises
+        ``NoPermission``."""
         user = self.user(name)
         if not hmac.compare_digest(hmac.digest(user.password.encode(), content, "sha1"), digest):
             raise NoPermission("check signature failed.")
@@ -135,7 +137,7 @@ class AccessControl:
     def authorize(
         self, user: User | None, code: int, fields: Mapping[str, str], body: bytes, address: str
     ) -> None:
-        """Whether the user may send that request. Raises ``NoPermission``."""
+        """Check that the user may send that request. Raises ``NoPermission``."""
         if user is not None and user.is_super:
             return
         row = self._rows.get(code)
@@ -148,7 +150,7 @@ class AccessControl:
         self.authorize_needs(user, row(Asked(fields, body, self.facts)), address)
 
     def authorize_needs(self, user: User | None, needs: Iterable[Need], address: str) -> None:
-        """Whether the user has all of these rights. Raises ``NoPermission`` for the first one that is missing."""
+        """Check that the user has all of these rights. Raises ``NoPermission`` for the first missing one."""
         if user is not None and user.is_super:
             return
         for need in needs:
@@ -159,7 +161,7 @@ class AccessControl:
                 raise NoPermission(reason)
 
     def allows(self, name: str, need: Need, address: str) -> bool:
-        """Whether a user who signed before may send that request now."""
+        """Whether a user whose signature was checked earlier currently has this right."""
         try:
             user = self.user(name)
             if self.authorizes:
@@ -169,7 +171,7 @@ class AccessControl:
         return True
 
     def signer(self, frame: Frame) -> str:
-        """The signer of a frame that passed ``check``; empty if there is none."""
+        """Returns the name of the user who signed a frame that passed ``check``; empty if there is none."""
         fields = frame.ext_fields
         if str(frame.code) in self._unauthenticated:
             try:
@@ -179,7 +181,7 @@ class AccessControl:
         return fields.get(ACCESS_KEY, "")
 
     def _verdict(self, user: User, need: Need, address: str) -> str:
-        """Empty when allowed, else the text of the refusal."""
+        """Returns the reason for a refusal; empty if the user has the right."""
         key = (user.name, need, address)
         known = self._verdicts.get(key)
         if known is not None:
@@ -198,8 +200,8 @@ class AccessControl:
 
 
 def checked_fields(frame: Frame) -> Mapping[str, str]:
-    """The fields of a frame. One in which a field has two values is refused: what is checked must be what is served,
-    whichever of the two a handler reads."""
+    """Returns the fields of a frame. Raises ``NoPermission`` if a field has two different values: the checks and a
+    handler might read different ones."""
     try:
         fields = frame.ext_fields
     except HeaderFieldError as error:
@@ -218,8 +220,9 @@ def checked_fields(frame: Frame) -> Mapping[str, str]:
 
 
 def _contradicts(raw: bytes) -> bool:
-    """Whether a name has two values, or there are too many to tell. The same one twice is fine: Java's 5.x client
-    writes the fields of a signed request once from the header and once from the map that was signed."""
+    """Whether a name has two different values, or there are too many fields to tell. A repeated equal value is fine:
+    Java's 5.x client writes the fields of a signed request twice, once from the header and once from the map that was
+    signed."""
     seen: dict[bytes, bytes] = {}
     position, end, count = 0, len(raw), 0
     while position + 2 <= end:

@@ -1,4 +1,4 @@
-"""Users and policies in the form of requests: from and to the bodies of 3001 to 3010."""
+"""Converts users and policies from and to the bodies of requests 3001 to 3010."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _entry(info: PolicyEntry) -> Entry:
 
 
 def acl_info(name: str, policies: Policies) -> AclInfo:
-    """The wire form."""
+    """Returns the wire form of a user's policies."""
     return AclInfo(
         subject=f"User:{name}",
         policies=[

@@ -1,6 +1,7 @@
 """Users, policies and resources as values (Apache: ``org.apache.rocketmq.auth``, its model classes).
 
-The enumerations have the numbers of Apache's stored form, which our files use too: persisted, never renumber.
+The enumerations have the numbers of Apache's stored form. They are persisted in our files too, so never renumber
+them.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Action(enum.IntEnum):
 
 
 def named(kind: type[enum.IntEnum], text: str | None) -> enum.IntEnum | None:
-    """The member with that name, ignoring case; ``None`` for an unknown name."""
+    """Returns the member with that name, ignoring case; ``None`` for an unknown name."""
     return kind.__members__.get(text.strip().upper()) if text else None
 
 
@@ -106,7 +107,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What an entry applies to: one object, everything with a prefix, everything of a type, or everything."""
+    """What an entry applies to: one object, all names with a prefix, everything of a type, or everything."""
 
     type: ResourceType
     name: str
@@ -114,7 +115,7 @@ class Resource:
 
     @classmethod
     def parse(cls, text: str | None) -> Resource | None:
-        """``None`` for text that is not a resource."""
+        """Parse the text form of a resource, such as ``Topic:orders*``. Returns ``None`` if it is invalid."""
         if not text or not text.strip():
             return None
         text = text.strip()
@@ -140,7 +141,7 @@ class Resource:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Greater is more specific."""
+        """Sort key by specificity: a greater rank is more specific."""
         order = {Pattern.LITERAL: 2, Pattern.PREFIXED: 1, Pattern.ANY: 0}
         return (0 if self.type is ResourceType.ANY else 1, order[self.pattern], len(self.name))
 
@@ -196,8 +197,8 @@ class Policies:
         )
 
     def deciding(self, need: Need, address: str) -> Entry | None:
-        """The entry that decides, or ``None`` when none matches: the most specific of those that match, Custom before
-        Default, and of equal ones a Deny."""
+        """Returns the entry that decides, or ``None`` if no entry matches. Custom entries are considered before
+        Default ones. The most specific matching entry decides; if several are equally specific, a Deny."""
         for entries in (self.custom, self.default):
             matching = [entry for entry in entries if entry.matches(need, address)]
             if matching:
@@ -206,8 +207,8 @@ class Policies:
 
 
 class Need(NamedTuple):
-    """A right that a request asks for: one of the actions on the resource. A tuple, because every checked request
-    makes and hashes some."""
+    """A right that a request requires: any one of the actions on the resource. A tuple, because every checked request
+    creates and hashes some."""
 
     type: ResourceType
     name: str

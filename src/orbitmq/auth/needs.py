@@ -1,10 +1,12 @@
-"""The one table of which request needs which right (Apache: the ``@RocketMQAction`` marks of its header classes).
+"""The table of the rights that each request needs (Apache: the ``@RocketMQAction`` annotations of its header
+classes).
 
-Every ``RequestCode`` has a row; a test holds that. A code without a row is refused to all but Super users.
-The strict table closes what Apache 5.5.0 leaves open (docs/how-to/secure.md lists it); ``APACHE_ROWS`` has
-Apache's own rows for ``authCompatibility=apache``.
+Every ``RequestCode`` has a row, which a test verifies. Only Super users may send a code without a row. The strict
+table closes the gaps of Apache 5.5.0 (docs/how-to/secure.md lists them). ``APACHE_ROWS`` contains Apache's own rows
+for ``authCompatibility=apache``.
 
-A row is a function from fields and body to needs. All needs must be granted; of the actions of one need, any.
+A row is a function that returns the needs of a request from its fields and body. All needs must be granted; a need is
+granted if any one of its actions is allowed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ __all__ = [
 
 @dataclass(slots=True)
 class Asked:
-    """What a row may look at. Not frozen: one is created per checked request, and freezing it costs 0.5 us."""
+    """The parts of a request that a row may use. Not frozen: one is created per checked request, and freezing it
+    costs 0.5 us."""
 
     fields: Mapping[str, str]
     body: bytes
@@ -67,7 +70,7 @@ PUB, SUB, CREATE, UPDATE, DELETE, GET = (
 
 
 def topic_need(topic: str, *actions: Action) -> Need:
-    """A right on a topic; a retry topic is judged as its group."""
+    """Returns a right on a topic. A retry topic needs the right on its group instead."""
     if topic.startswith(RETRY_PREFIX):
         return Need(ResourceType.GROUP, topic.removeprefix(RETRY_PREFIX), actions)
     return Need(ResourceType.TOPIC, topic, actions)
@@ -82,7 +85,8 @@ def cluster_need(cluster: str, *actions: Action) -> Need:
 
 
 def _on_topic(asked: Asked, topic: str, group: str, *actions: Action) -> Iterator[Need]:
-    """Rights to read, or otherwise use, a topic on behalf of a group, besides the right on the group itself."""
+    """Yields the rights to read, or otherwise use, a topic on behalf of a group, except for the right on the group
+    itself."""
     if topic.startswith(RETRY_PREFIX):
         name = topic.removeprefix(RETRY_PREFIX)
         if name != group:
@@ -98,8 +102,8 @@ def _on_topic(asked: Asked, topic: str, group: str, *actions: Action) -> Iterato
 
 
 def pop_retry_needs(facts: BrokerFacts, group: str, topic: str) -> Iterator[Need]:
-    """Rights to pop, besides those on the group and the topic: a pop also reads a retry topic, whose name may be that
-    of another group or of another group and topic."""
+    """Yields the rights for a pop's retry topic, in addition to those on the group and the topic. The name of that
+    retry topic may also belong to another group, or to another group and topic."""
     if facts.is_strict and not topic.startswith(RETRY_PREFIX):
         for owner, part in facts.sharers_of_pop_retry(group, topic):
             yield group_need(owner, SUB)
@@ -122,7 +126,7 @@ def _sending(asked: Asked, topic: str) -> Iterator[Need]:
 
 
 def _on_record(asked: Asked, log_offset: int | None, *actions: Action) -> Iterator[Need]:
-    """Rights on the topic of the record at an offset of the log; none if there is no record."""
+    """Yields the rights on the topic of the record at a log offset; none if there is no record."""
     place = None if log_offset is None or log_offset < 0 else asked.facts.place_at(log_offset)
     if place is None:
         return
@@ -137,7 +141,8 @@ def _on_record(asked: Asked, log_offset: int | None, *actions: Action) -> Iterat
 
 
 def _whole_number(text: str) -> int | None:
-    """None for a missing field. What handlers might read in another way is refused."""
+    """Parse an offset. Returns None for a missing field. Raises ``NoPermission`` for a text that a handler might read
+    differently."""
     if not text:
         return None
     if not _NUMBER(text):
@@ -156,7 +161,7 @@ def _offset_of(message_id: str) -> int | None:
 
 
 def _nothing(_asked: Asked) -> Iterable[Need]:
-    """A valid signature is enough."""
+    """Returns no needs: a valid signature is enough."""
     return ()
 
 
@@ -177,7 +182,8 @@ def _send(field: str) -> Row:
 
 
 def _reply(field: str) -> Row:
-    """A consumer that answers a request has no right on the cluster's reply topic, and Apache asks for none."""
+    """Returns a row for replies. It needs no right on the cluster's reply topic, like in Apache, because a consumer
+    that answers a request has none."""
 
     def row(asked: Asked) -> Iterator[Need]:
         topic = asked.fields.get(field, "")
@@ -274,7 +280,8 @@ def _consume_directly(asked: Asked) -> Iterator[Need]:
 
 
 def _end_transaction(asked: Asked) -> Iterator[Need]:
-    """Client 4.9.7 names no topic, and what others name proves nothing."""
+    """Yields the right on the half message's actual topic. Client 4.9.7 sends no topic, and a topic sent by others
+    proves nothing."""
     yield from _on_record(asked, _whole_number(asked.fields.get("commitLogOffset", "")), PUB)
 
 

@@ -1,7 +1,7 @@
 """The signature of a request (Apache: ``AclUtils``, ``DefaultAuthenticationContextBuilder``).
 
 It covers the values of all extension fields except ``Signature``, in the order of their names, and the body; the key
-is the user's secret. There is no timestamp in it, so only TLS prevents replay of a captured request.
+is the user's secret. The signature contains no timestamp, so only TLS prevents the replay of a captured request.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _content(fields: Mapping[str, str], body: bytes, *, unique_query_signed: boo
 
 
 def signature_of(fields: Mapping[str, str], body: bytes, secret: str) -> str:
-    """The value of ``Signature`` for these fields."""
+    """Returns the value of ``Signature`` for these fields and this body."""
     return base64.b64encode(hmac.digest(secret.encode(), _content(fields, body), "sha1")).decode()
 
 
@@ -52,7 +52,8 @@ def is_signed(
 ) -> bool:
     """Whether the fields carry the signature made with ``secret``, compared in constant time.
 
-    Clients up to 4.9.3 add ``_UNIQUE_KEY_QUERY`` after they signed; access lists of 4.x leave it out for all clients.
+    Clients up to 4.9.3 add ``_UNIQUE_KEY_QUERY`` after signing, so it is left out for them. ``always_skip`` leaves it
+    out for all clients, as access lists of 4.x do.
     """
     given = fields.get(SIGNATURE)
     if not given:
@@ -66,7 +67,7 @@ def is_signed(
 def sign_fields(
     fields: Mapping[str, str], body: bytes, access_key: str, secret: str, security_token: str = ""
 ) -> dict[str, str]:
-    """The fields with key and signature."""
+    """Returns the fields with the access key, the security token (if any) and the signature added."""
     signed = {name: value for name, value in fields.items() if name != SIGNATURE}
     signed[ACCESS_KEY] = access_key
     if security_token:
@@ -76,10 +77,10 @@ def sign_fields(
 
 
 def without_signature(fields: Mapping[str, str]) -> dict[str, str]:
-    """The fields of a request that is forwarded to a client.
+    """Returns the fields of a request without its signature and keys, for forwarding it to a client.
 
-    A signature covers neither the request code nor the time, so a client that received an operator's could send it
-    back as another request of the operator.
+    A signature covers neither the request code nor the time, so a client that received an operator's signature could
+    send it back as another request of the operator.
     """
     secret = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
     return {name: value for name, value in fields.items() if name not in secret}

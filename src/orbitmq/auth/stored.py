@@ -1,4 +1,4 @@
-"""Which topic's rights apply to a stored record, whatever topic a request names."""
+"""Finds the topic whose rights apply to a stored record, no matter which topic a request names."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Place(NamedTuple):
 
 
 def place_of(record: Record) -> Place:
-    """Returns where a record belongs.
+    """Returns the topics that a record belongs to.
 
-    A property is believed only in topics whose records a broker writes: anyone can send ``REAL_TOPIC`` to a topic of
-    their own.
+    Properties are trusted only in topics whose records a broker writes, because anyone can send ``REAL_TOPIC`` to a
+    topic of their own.
     """
     topic = record.topic
     if topic in _PARKING:
@@ -71,7 +71,8 @@ def _text(record: Record, name: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """What decisions depend on besides the request: the broker's cluster, records, groups and topics."""
+    """The information, besides the request, that access decisions depend on: the broker's cluster, records, groups
+    and topics."""
 
     cluster: str
     place_at: Callable[[int], Place | None] = lambda _log_offset: None
@@ -84,10 +85,12 @@ class BrokerFacts:
     """Whether internal topics take a right on the cluster; with Apache's rules they are topics like any other."""
 
     def retry_owner(self, name: str) -> tuple[str, str]:
-        """Returns the group, and the topic if the name has one, of the retry topic ``%RETRY%name``.
+        """Returns the group and the topic that own the retry topic ``%RETRY%name``. The topic is empty for an
+        ordinary retry topic.
 
         ``%RETRY%pay_roll`` is the retry topic of the group ``pay_roll`` and, with POP, of the group ``pay`` for the
-        topic ``roll``. A known group of the full name comes first, then the longest known one.
+        topic ``roll``. A known group of the full name is preferred, then the longest known group followed by a known
+        topic, then the longest known group. Otherwise the full name is the group.
         """
         found: tuple[str, str] | None = None
         if name not in self.groups:
@@ -100,9 +103,9 @@ class BrokerFacts:
         return found or (name, "")
 
     def sharers_of_pop_retry(self, group: str, topic: str) -> Iterator[tuple[str, str]]:
-        """Yields the other owners, group and topic (empty for an ordinary retry topic), of the retry topic that a pop
-        of this group and topic reads besides the topic itself: ``%RETRY%a_b`` for the group ``a`` and the topic ``b``
-        is also the retry topic of the group ``a_b``."""
+        """Yields the other owners, as (group, topic), of the retry topic that a pop of this group and topic reads.
+        The topic is empty for the owner of an ordinary retry topic. For example, ``%RETRY%a_b`` for the group ``a``
+        and the topic ``b`` is also the retry topic of the group ``a_b``."""
         name = f"{group}_{topic}"
         if not self.reads_pop_retry_v1() or len(name) > DERIVED_TOPIC_LENGTH_MAX:
             return

@@ -1,8 +1,9 @@
-"""Users and policies of a broker, in two files (Apache: ``AuthenticationMetadataManagerImpl`` and its neighbour).
+"""Users and policies of a broker, in two files (Apache: ``AuthenticationMetadataManagerImpl`` and its counterpart for
+policies).
 
-``config/users.json`` and ``config/acls.json`` hold name -> value in the JSON that Apache keeps in RocksDB.
-Secrets must stay readable, because the signature needs them: the files are for their owner only. A change is in
-the file before it is in force, and in force with the next request, on open connections too.
+``config/users.json`` and ``config/acls.json`` map names to the JSON values that Apache keeps in RocksDB. Secrets are
+stored in plain text, because signatures are computed from them, so only the files' owner may read the files. A change
+is written to the file first. It then applies to every later request, on open connections too.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class AuthTable:
             self.policies = self._policies_file.load(lambda content: _read(content, _policies)) or {}
 
     def store_user(self, user: User) -> None:
-        """Create or replace a user. Raises ``ServerError`` when the disk fails; then nothing has changed."""
+        """Create or replace a user. Raises ``ServerError`` with nothing changed if the disk fails."""
         users = self.users | {user.name: user}
         self._save_users(users)
         self.users = users

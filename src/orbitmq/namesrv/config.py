@@ -181,17 +181,18 @@ class NameServerConfig(TlsConfig):
 
     @property
     def black_list(self) -> frozenset[str]:
-        """Every key no request may change."""
+        """The keys that no request may change."""
         return BLACK_LIST | {key for key in self.config_black_list.split(";") if key}
 
 
 def file_path(text: str) -> str | None:
-    """The absolute path an option names, or ``None`` for "no file"."""
+    """Returns the absolute path that an option names, or ``None`` for an empty text, which means "no file"."""
     return str(Path(text).expanduser().absolute()) if text else None
 
 
 def render_config(config: NameServerConfig) -> str:
-    """The configuration as properties text, sorted by key, as GET_NAMESRV_CONFIG answers it. No secrets."""
+    """Returns the configuration as properties text, sorted by key, in the form of the GET_NAMESRV_CONFIG answer.
+    Secrets are masked."""
     lines = []
     for declared in options_of(NameServerConfig):
         value = getattr(config, declared.name)

@@ -59,7 +59,8 @@ class KvConfig:
         return None if table is None else table.get(key)
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
-        """All keys of a namespace. Empty after its last key was deleted, ``None`` if it never existed."""
+        """Returns all keys of a namespace and their values: empty if its last key was deleted, ``None`` if it never
+        existed."""
         return self._tables.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str | None) -> None:
@@ -67,7 +68,7 @@ class KvConfig:
         await self._change(namespace, key, value, create=True)
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a key; the namespace stays. A missing key is not an error."""
+        """Remove a key. The namespace stays. A missing key is not an error."""
         await self._change(namespace, key, None, create=False)
 
     async def _change(self, namespace: str, key: str, value: str | None, *, create: bool) -> None:

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class LiveConfig:
-    """The configuration in force."""
+    """The configuration currently in force."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LiveConfig:
         self._changing = asyncio.Lock()
 
     async def update(self, text: str) -> None:
-        """Apply properties text. Raises a ``BrokerError`` and changes nothing if any part is refused."""
+        """Apply properties text. If any part is refused, raises a ``BrokerError`` and changes nothing."""
         changes = parse_properties(text, "request")
         for key, value in changes.values.items():
             if has_control(key) or has_control(value):

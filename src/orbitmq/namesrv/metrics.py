@@ -44,7 +44,7 @@ class NameServerMetrics:
         self._common = {**parse_labels(config.metrics_labels), "node_type": "nameserver"}
 
     async def families(self) -> Families:
-        """All current metrics."""
+        """Returns all current metrics."""
         families = Families(self._common, _SERIES_MAX)
         families.gauge(TOPICS, len(self._table.topics()))
         family = families.start(BROKERS)

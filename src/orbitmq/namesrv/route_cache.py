@@ -39,7 +39,8 @@ class QueryCache:
         self._known: dict[tuple[int, bytes], RouteQuery] = {}
 
     def query(self, frame: Frame) -> RouteQuery:
-        """Raises ``HeaderFieldError``."""
+        """Returns the parameters of a route query, parsing its fields only if they are not cached. Raises
+        ``HeaderFieldError``."""
         key = (frame.serialize_type, frame.ext_raw)
         known = self._known.get(key)
         if known is not None:
@@ -55,7 +56,7 @@ class QueryCache:
 
 
 class RouteCache:
-    """Bodies by topic, in both JSON dialects."""
+    """Encoded routes by topic, in both JSON dialects."""
 
     def __init__(self, route: Callable[[str], TopicRoute | None], bytes_max: int) -> None:
         self._route = route
@@ -65,7 +66,7 @@ class RouteCache:
         self._bare: dict[str, bytes] = {}
 
     def body(self, topic: str, *, standard: bool) -> bytes | None:
-        """The encoded route, or ``None`` when there is no route."""
+        """Returns the encoded route, or ``None`` if the topic has no route."""
         bodies = self._standard if standard else self._bare
         body = bodies.get(topic)
         if body is not None:

@@ -1,9 +1,10 @@
-"""Which brokers are alive and which topics they hold (Apache: RouteInfoManager). No I/O; the clock is a parameter.
+"""Tracks which brokers are alive and which topics they hold (Apache: RouteInfoManager). No I/O; the clock is a
+parameter.
 
 Invariants
 1. A broker name is in ``_brokers`` if and only if it has at least one address.
-2. Every address of every broker name has one live entry, and every live entry an address; they are added and removed
-   together.
+2. Every address of every broker name has one live entry, and every live entry has an address. They are added and
+   removed together.
 3. ``_topics_of[name]`` are exactly the topics whose queue table has ``name``; no topic has an empty queue table.
 4. Every change to the route of a topic is reported to ``on_change`` before the call returns.
 
@@ -130,11 +131,12 @@ class RouteTable:
             )
 
     def renew(self, key: BrokerKey, connection: Hashable, fingerprint: bytes) -> bool:
-        """Whether a registration repeats the previous one of this broker, so that only its liveness has to be noted.
-        This is the usual case, twice a minute from every broker with all of its topics.
+        """Whether a registration repeats the previous one of this broker, so that only its liveness has to be
+        updated. This is the usual case: every broker repeats its registration, with all of its topics, twice a
+        minute.
 
-        Only for masters, whose answer depends on no other broker, and only if since then no topic was removed from
-        any broker and nothing of its own broker name changed. Never with ``delete_topic_with_registration``.
+        True only for a master, whose answer depends on no other broker, and only if since then no topic was removed
+        from any broker and its own broker name has not changed. Never true with ``delete_topic_with_registration``.
         """
         known = self._renewals.get(key)
         live = self._live.get(key)
@@ -268,20 +270,20 @@ class RouteTable:
         return (None, None) if live is None else (master, live.ha_address)
 
     def heartbeat(self, key: BrokerKey) -> None:
-        """Note that a broker is alive; unregistered brokers are ignored."""
+        """Record that a broker is alive. Unregistered brokers are ignored."""
         live = self._live.get(key)
         if live is not None:
             live.last_seen_s = self._clock.monotonic()
 
     def data_version(self, key: BrokerKey) -> DataVersion | None:
-        """The version of a broker's topics at its last registration."""
+        """Returns the version of a broker's topics at its last registration; ``None`` for an unregistered broker."""
         live = self._live.get(key)
         return None if live is None else live.data_version
 
     # -- brokers go ---------------------------------------------------------------------------------------
 
     def unregister(self, key: BrokerKey, broker_name: str) -> MinIdNotice | None:
-        """Remove a broker, and the topics that no other broker has. Returns a notice when its group must be
+        """Remove a broker, and the topics that no other broker has. Returns a notice if the rest of its group must be
         notified."""
         live = self._live.get(key)
         if live is None or live.broker_name != broker_name:
@@ -304,7 +306,7 @@ class RouteTable:
         return MinIdNotice(tuple(addresses.values()), min_id, addresses[min_id], key.address, None)
 
     def _replace_broker(self, broker: BrokerData, addresses: dict[int, str]) -> None:
-        """Give a broker name new addresses; without any it is removed."""
+        """Give a broker name new addresses. If there are none, the broker name is removed."""
         name = broker.broker_name
         if addresses:
             self._brokers[name] = msgspec.structs.replace(broker, broker_addrs=addresses)
@@ -333,7 +335,8 @@ class RouteTable:
         return list(self._unregister_all(sorted(self._keys_of.get(connection, ()))))
 
     def expire(self) -> tuple[list[Hashable], list[MinIdNotice]]:
-        """Remove the brokers that sent nothing within their timeout; returns their connections, to be closed."""
+        """Remove the brokers that sent nothing within their timeout. Returns their connections, which the caller must
+        close, and the notices to send."""
         now_s = self._clock.monotonic()
         expired = [key for key, live in self._live.items() if live.last_seen_s + live.timeout_s < now_s]
         for key in expired:
@@ -367,7 +370,7 @@ class RouteTable:
         self._on_change((topic,))
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Remove a topic, from one cluster or all, until a broker registers it again."""
+        """Remove a topic, from one cluster or from all, until a broker registers it again."""
         table = self._topics.get(topic)
         if table is None:
             return
@@ -387,11 +390,11 @@ class RouteTable:
             self._put_queues(topic, data)
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Make all topics of a broker name read-only until it registers a change; returns their number."""
+        """Make all topics of a broker name read-only until it registers a change. Returns the number of topics."""
         return self._change_perm(broker_name, lambda perm: perm & ~_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Make all topics of a broker name readable and writable; returns their number."""
+        """Make all topics of a broker name readable and writable. Returns the number of topics."""
         return self._change_perm(broker_name, lambda perm: PERM_READ_WRITE)
 
     def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
@@ -406,7 +409,7 @@ class RouteTable:
     # -- questions ----------------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRoute | None:
-        """The route of a topic; ``None`` when no live broker holds it."""
+        """Returns the route of a topic; ``None`` if no live broker holds it."""
         table = self._topics.get(topic)
         if table is None:
             return None
@@ -427,11 +430,11 @@ class RouteTable:
         )
 
     def brokers(self) -> dict[str, BrokerData]:
-        """Broker data by name."""
+        """Returns all brokers by broker name."""
         return dict(self._brokers)
 
     def clusters(self) -> dict[str, list[str]]:
-        """Broker names by cluster, sorted."""
+        """Returns the broker names of each cluster, sorted."""
         return {
             cluster: sorted(self._names_in(cluster))
             for cluster in dict.fromkeys(key.cluster for key in self._live)
@@ -441,21 +444,22 @@ class RouteTable:
         return {live.broker_name for key, live in self._live.items() if key.cluster == cluster}
 
     def members(self, broker_name: str) -> dict[int, str]:
-        """Addresses by id of a broker name; empty when it is unknown."""
+        """Returns the addresses of a broker name by broker id; empty if the name is unknown."""
         broker = self._brokers.get(broker_name)
         return {} if broker is None else broker.broker_addrs
 
     def topics(self) -> list[str]:
-        """All topics."""
+        """Returns all topics."""
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics held by a broker of the cluster."""
+        """Returns the topics that brokers of the cluster hold."""
         names = self._names_in(cluster)
         return [topic for topic, table in self._topics.items() if not names.isdisjoint(table)]
 
     def topics_with(self, matches: Callable[[int], bool]) -> list[str]:
-        """Topics whose system flag, as reported by the first broker, matches."""
+        """Returns the topics whose system flag matches. If brokers report different flags, the first broker's counts.
+        """
         return [
             topic
             for topic, table in self._topics.items()
@@ -474,7 +478,8 @@ def _queue_data(broker_name: str, topic: TopicConfig, *, read_only: bool) -> Que
 
 
 def _with_acting_master(broker: BrokerData, queues: QueueData) -> BrokerData:
-    """A group without a master shows its smallest id as master, if it may and the topic is not written."""
+    """Returns the broker group with its smallest id shown as master, if it has no master, allows an acting one and
+    the topic is not writable. Otherwise returns it unchanged."""
     if MASTER_ID in broker.broker_addrs or not broker.enable_acting_master or is_writable(queues.perm):
         return broker
     addresses = dict(broker.broker_addrs)
@@ -483,8 +488,8 @@ def _with_acting_master(broker: BrokerData, queues: QueueData) -> BrokerData:
 
 
 def route_in_zone(route: TopicRoute, zone_name: str) -> TopicRoute:
-    """The part of a route in the client's zone, plus groups without a master: reading across zones is better than not
-    at all."""
+    """Returns the part of a route in the client's zone. Groups without a master are included from any zone, because
+    reading across zones is better than not reading at all."""
     zone = zone_name.lower()
     kept = [
         broker

@@ -57,7 +57,7 @@ class NameServer:
         fs: FileSystem = LOCAL_FILE_SYSTEM,
         stored: Mapping[str, str] | None = None,
     ) -> None:
-        """``stored`` is the properties text that the config came from; changes are written over it."""
+        """``stored`` is the properties text that the config came from. Later changes are written over it."""
         config = config if config is not None else NameServerConfig()
         self._live_config = LiveConfig(
             config, _safe_file(fs, config.config_store_path), stored, self._config_changed
@@ -124,7 +124,8 @@ class NameServer:
         return join_address("127.0.0.1" if host in ("0.0.0.0", "::") else host, self.port)
 
     async def start(self) -> None:
-        """Load stored data and listen. Raises ``OSError`` or ``CorruptionError``, after closing everything."""
+        """Load stored data and listen. Raises ``OSError`` or ``CorruptionError`` after closing everything it has
+        opened."""
         self._kv.load()
         if self.metrics is not None:
             await self.metrics.start()
@@ -162,7 +163,7 @@ class NameServer:
     # -- what changes -------------------------------------------------------------------------------------
 
     def remove_silent_brokers(self) -> None:
-        """Remove brokers that have timed out; called by the scan job."""
+        """Remove brokers that have timed out. Called by the scan job."""
         connections, notices = self.table.expire()
         for connection in connections:
             if isinstance(connection, Connection):
@@ -183,7 +184,8 @@ class NameServer:
             self._cache.forget((key,))
 
     def _route(self, topic: str) -> TopicRoute | None:
-        """The route as clients see it, with its fixed order of queues where that is enabled."""
+        """Returns the route as clients see it, including the fixed queue order of an ordered topic if that is
+        enabled."""
         route = self.table.route(topic)
         if route is not None and self._advertised:
             route = advertised_route(route, self._advertised)
