@@ -458,8 +458,8 @@ class RouteTable:
         return [topic for topic, table in self._topics.items() if not names.isdisjoint(table)]
 
     def topics_with(self, matches: Callable[[int], bool]) -> list[str]:
-        """Returns the topics whose system flag matches. If brokers report different flags, the first broker's counts.
-        """
+        """Returns the topics whose system flag matches. If brokers report different flags, the first broker's
+        counts."""
         return [
             topic
             for topic, table in self._topics.items()

@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 def delete_hours(text: str) -> frozenset[int]:
-    """Returns the hours of day in a ``deleteWhen`` value such as ``04`` or ``04;16``. Raises ``ConfigError``."""
+    """Returns the hours of the day in a ``deleteWhen`` value such as ``04`` or ``04;16``. Raises ``ConfigError``."""
     hours: set[int] = set()
     for word in text.split(";"):
         if not word.strip():

@@ -1,6 +1,6 @@
 """The errors the store raises to refuse a request. Each class has the response code the broker answers with.
 
-Corrupt bytes on our own disk are ``orbitmq.errors.CorruptionError``, which is not a refusal and not in this
+Corrupt bytes on our own disk raise ``orbitmq.errors.CorruptionError``, which is not a refusal and not part of this
 hierarchy.
 """
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class StoreError(OrbitError):
-    """Base of the store's refusals; nothing was stored when one is raised."""
+    """Base class of the store's refusals. Nothing was stored when one is raised."""
 
     code: ClassVar[int] = ResponseCode.SYSTEM_ERROR
 
@@ -34,7 +34,8 @@ class StoreError(OrbitError):
 
 
 class StoreUnavailable(StoreError):
-    """The store currently accepts no writes: disk full, closed, failed, or read-only. The text says which."""
+    """The store currently accepts no writes, because the disk is full, or the store is closed, failed or read-only.
+    The text states the reason."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
 

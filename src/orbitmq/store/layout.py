@@ -41,7 +41,7 @@ def file_name(offset: int) -> str:
 
 
 def offset_of_name(name: str) -> int | None:
-    """Returns the offset in a file name; None for a name that is not ours."""
+    """Returns the offset in a file name; None if the name does not have the form of ``file_name``."""
     if len(name) == FILE_NAME_DIGITS and name.isascii() and name.isdecimal():
         return int(name)
     return None

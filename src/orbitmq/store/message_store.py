@@ -54,7 +54,7 @@ FIRST_CLEAN_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _PendingCut:
-    """A cut interrupted by a full disk."""
+    """A cut of the log that was interrupted by a full disk."""
 
     log_offset: int
     queues: list[ConsumeQueue]
@@ -62,7 +62,7 @@ class _PendingCut:
 
 @dataclass(frozen=True, slots=True)
 class StoreOwner:
-    """What the store calls in the broker that owns it."""
+    """The callbacks into the broker that owns the store."""
 
     arrived: Sequence[Arrival] = ()
     """Called once per touched queue after an append or a replicated append."""
@@ -151,7 +151,8 @@ class MessageStore:
 
     # Lifecycle.
     def open(self) -> RecoveryReport:
-        """Lock, load and recover. Nothing is open after ``StoreLocked``, ``CorruptionError`` or ``OSError``."""
+        """Lock the store, load it and recover. Raises ``StoreLocked``, ``CorruptionError`` or ``OSError`` with
+        nothing left open."""
         assert not self._is_open, "the store is open already"
         parts = self._parts
         self._fs.make_directories(self.config.root)
@@ -192,7 +193,7 @@ class MessageStore:
         return self.recovery
 
     def close(self) -> None:
-        """Flush everything, write the checkpoint, remove the abort file, unlock. Safe to call twice.
+        """Flush everything, write the checkpoint, remove the abort file and unlock the store. Safe to call twice.
 
         If the disk refuses, raises ``OSError`` and keeps the abort file, so that the next start recovers thoroughly.
         """
@@ -216,7 +217,8 @@ class MessageStore:
         self._lock.release()
 
     def tick(self) -> None:
-        """Run periodic work that is due: flush, queue tails, checkpoint, retention. Call every ~100 ms."""
+        """Run the periodic work that is due: flush, queue tails, checkpoint, retention. Call it about every 100
+        ms."""
         if not self._is_open:
             return
         try:
@@ -251,8 +253,8 @@ class MessageStore:
         self._appender.refuse(reason)
 
     def _write_failed(self, error: OSError | StoreUnavailable) -> None:
-        """Handle a refused write. Of the log: nothing was stored. Of queue units: they stay in memory, and further
-        appends are refused until they can be written."""
+        """Handle a refused write. If it was to the log, nothing was stored. If it was to a queue, the units stay in
+        memory, and further appends are refused until they can be written."""
         if isinstance(error, StoreUnavailable):
             self._fault.refused(error.remark, self._log.end)
         else:
@@ -263,11 +265,11 @@ class MessageStore:
 
     # Writes. `append`, `append_batch` and `append_sends` are set in __init__.
     def append_raw(self, log_offset: int, data: bytes | memoryview) -> None:
-        """Replication: append bytes exactly at the end of the log, then dispatch the records that are now complete.
+        """Append replicated bytes exactly at the end of the log, then dispatch the records that are now complete.
 
-        Raises ``BadAppend`` when they do not continue the log. Raises ``CorruptionError`` when they contain a damaged
-        record, which includes a wrong checksum. The log then keeps what precedes it, and must be cut to
-        ``whole_log_offset`` if part of the damaged record had arrived earlier.
+        Raises ``BadAppend`` if they do not continue the log. Raises ``CorruptionError`` if they contain a damaged
+        record, which includes a wrong checksum. The log then keeps the bytes before that record. If a part of the
+        damaged record had arrived earlier, the log must be cut to ``whole_log_offset``.
         """
         log = self._log
         if self._appender.refusal and log.partial_start < 0:
@@ -315,7 +317,7 @@ class MessageStore:
                 log.move_to(log.end)
 
     def _dispatch_from(self, log_offset: int, arrived: dict[ConsumeQueue, None]) -> int:
-        """Dispatch replicated records of any kind; returns the start of the first incomplete one."""
+        """Dispatch replicated records of any kind. Returns the log offset where the first incomplete one starts."""
         log = self._log
         while log_offset < log.end:
             start = log_offset - log_offset % log.segment_bytes
@@ -339,7 +341,7 @@ class MessageStore:
         return log_offset
 
     def end_replication(self) -> None:
-        """Drop a partly received record, because this replica becomes a master."""
+        """Drop a partly received record, so that the log ends with a whole record."""
         if self._log.partial_start >= 0:
             self.truncate(self._log.partial_start)
 
@@ -408,7 +410,8 @@ class MessageStore:
             self._queues.truncate(queue, log_offset)
 
     def reset(self, log_offset: int) -> None:
-        """Discard everything and start an empty log at a segment boundary (for a replica too far behind)."""
+        """Discard everything and start an empty log at ``log_offset``, a segment boundary. Used for a replica that is
+        too far behind."""
         if log_offset % self._log.segment_bytes:
             raise BadAppend(f"{log_offset} is not the start of a segment")
         log = self._log
@@ -429,14 +432,16 @@ class MessageStore:
 
     # Reads. `read` is set in __init__.
     def record_at(self, log_offset: int, size: int | None = None) -> memoryview | None:
-        """Returns one whole record whose body matches its checksum, or None when none starts there."""
+        """Returns the whole record that starts at ``log_offset``; None if none does or its body does not match its
+        checksum."""
         record = self._log.record(log_offset, size)
         if record is None or not self.integrity.is_whole(record, log_offset):
             return None
         return record
 
     def log_range(self, log_offset: int, max_bytes: int) -> memoryview:
-        """Returns raw log bytes from an offset, within one segment; empty at the end of the log. Zero copy."""
+        """Returns raw log bytes from an offset on, within one segment and without copying; empty at the end of the
+        log."""
         log = self._log
         room = log.segment_bytes - log_offset % log.segment_bytes
         found = log.slice(log_offset, max(0, min(max_bytes, room, log.end - log_offset)))
@@ -474,7 +479,7 @@ class MessageStore:
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> tuple[list[memoryview], IndexUpdate]:
-        """Returns records whose key hash matches, oldest first, and the key index's last update."""
+        """Returns the newest records whose key hash matches, in log order, and the key index's last update."""
         if self._index is None:
             return [], IndexUpdate(0, 0)
         count = min(max_count, self.config.query_count_max)
@@ -494,21 +499,21 @@ class MessageStore:
         return 0 if queue is None else queue.max_offset
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """Returns the store time of the first readable message; -1 without one."""
+        """Returns the store time of the first readable message; -1 if there is none."""
         queue = self._by_key.get((topic, queue_id))
         return -1 if queue is None else self._reader.store_time(queue, queue.min_offset)
 
     def earliest_log_time(self) -> int:
-        """Returns the store time of the log's first record; -1 when the log is empty."""
+        """Returns the store time of the log's first record; -1 if the log is empty."""
         return self._log.store_time(self._log.start)
 
     def store_time_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Returns the store time of a message; -1 when it does not exist."""
+        """Returns the store time of a message; -1 if it does not exist."""
         queue = self._by_key.get((topic, queue_id))
         return -1 if queue is None else self._reader.store_time(queue, queue_offset)
 
     def log_offset_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Returns the log offset of a message; -1 when it does not exist."""
+        """Returns the log offset of a message; -1 if it does not exist."""
         queue = self._by_key.get((topic, queue_id))
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
@@ -516,21 +521,22 @@ class MessageStore:
         return -1 if unit is None else unit[0]
 
     def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Returns (log offset, record size, tag code) of messages as stored in the queue. With
+        """Returns (log offset, record size, tag code) of up to ``count`` messages as stored in the queue. With
         ``enableConsumeQueueExt`` the last value is an extension address."""
         return list(UNIT.iter_unpack(self.unit_bytes(topic, queue_id, queue_offset, count)))
 
     def units_with_codes(
         self, topic: str, queue_id: int, queue_offset: int, count: int
     ) -> list[tuple[int, int, int]]:
-        """Like ``units``, but with the code or due time from the extension, or its address if it no longer exists."""
+        """Like ``units``, but extension addresses are replaced by the stored tag code or due time, if the extension
+        still exists."""
         data = self.unit_bytes(topic, queue_id, queue_offset, count)
         if data and self._queues.extensions is not None:
             data = self._queues.extensions.with_tag_codes(self._by_key[topic, queue_id], data)
         return list(UNIT.iter_unpack(data))
 
     def unit_bytes(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
-        """Returns whole units as bytes."""
+        """Returns up to ``count`` whole units from a queue offset on, as bytes."""
         queue = self._by_key.get((topic, queue_id))
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return b""
@@ -538,8 +544,8 @@ class MessageStore:
         return data[: len(data) // UNIT_BYTES * UNIT_BYTES]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
-        """Returns the queue offset of the first message stored at or after a time (``upper``: the last at or
-        before)."""
+        """Returns the queue offset of the first message stored at or after a time; with ``upper``, of the last one
+        stored at or before it."""
         queue = self._by_key.get((topic, queue_id))
         return 0 if queue is None else self._reader.offset_by_time(queue, timestamp_ms, upper=upper)
 
@@ -548,7 +554,7 @@ class MessageStore:
         return self._queues.topics()
 
     def queues(self, topic: str) -> list[int]:
-        """Returns a topic's queue ids that have (or had) messages, sorted."""
+        """Returns the ids of a topic's queues that have (or had) messages, sorted."""
         return self._queues.ids(topic)
 
     @property
@@ -568,7 +574,7 @@ class MessageStore:
 
     @property
     def flushed_offset(self) -> int:
-        """The log is on disk up to this offset."""
+        """The log offset up to which the log is on disk."""
         return self._log.flushed
 
     @property
@@ -578,7 +584,7 @@ class MessageStore:
 
     @property
     def confirm_offset(self) -> int:
-        """Consumers may read up to this offset: the end of the log, unless replication sets a lower one."""
+        """The log offset up to which consumers may read: the end of the log, unless replication sets a lower one."""
         held_back = self._reader.confirm_offset
         return self._log.end if held_back is None else held_back
 
@@ -587,7 +593,7 @@ class MessageStore:
         self._reader.limit(log_offset)
 
     def correct_offsets(self, corrects: bool) -> None:
-        """Whether a read outside a queue returns the correct offset. A slave returns the requested one."""
+        """Set whether a read outside a queue returns the correct offset. On a slave it returns the requested one."""
         self._reader.correct_offsets(corrects)
 
     @property
@@ -606,12 +612,12 @@ class MessageStore:
 
     @property
     def index_last_update(self) -> IndexUpdate:
-        """The key index's last update."""
+        """The time and log offset of the key index's newest entry."""
         return IndexUpdate(0, 0) if self._index is None else self._index.last_update
 
     @property
     def index_gap(self) -> str:
-        """Why a key query may miss records; empty if it does not."""
+        """Why a key query may miss records; empty if it cannot."""
         if self._index is None:
             return "messageIndexEnable is false"
         return "the key index is catching up after a disk error" if self._index.paused else ""
@@ -623,7 +629,7 @@ class MessageStore:
         self._flusher.when_flushed(log_end, callback)
 
     def request_flush(self) -> None:
-        """Sync the log to disk soon, in any flush mode; immediately without a worker thread."""
+        """Request a sync of the log, in any flush mode. Without a worker thread it runs immediately."""
         self._flusher.request()
 
     def flush(self) -> None:
@@ -633,7 +639,7 @@ class MessageStore:
 
     # Maintenance.
     def delete_topic(self, topic: str) -> int:
-        """Drop the queues of a topic; returns their number. The log keeps the records until they expire."""
+        """Drop the queues of a topic. Returns their number. The log keeps the records until they expire."""
         if not self._queues.ids(topic):
             return 0
         # Recorded first, so that after a crash in between recovery finishes the deletion instead of recreating the
@@ -645,7 +651,8 @@ class MessageStore:
         return deleted
 
     def keep_topics(self, topics: Iterable[str]) -> list[str]:
-        """Drop the queues of all other topics (Apache: cleanUnusedTopic); returns the dropped topics."""
+        """Drop the queues of all topics that are not in ``topics`` (Apache: cleanUnusedTopic). Returns the dropped
+        topics."""
         kept = frozenset(topics)
         dropped = [topic for topic in self._queues.topics() if topic not in kept]
         for topic in dropped:
@@ -653,7 +660,7 @@ class MessageStore:
         return dropped
 
     def clean_expired(self, now_ms: int | None = None, *, force: bool = False) -> int:
-        """Run retention now; returns the number of log segments removed. ``force`` ignores the hour."""
+        """Run retention now. Returns the number of log segments removed. ``force`` ignores the hour."""
         if force:
             self._retention.trigger()
         segments = self._log.segments
@@ -683,7 +690,7 @@ class MessageStore:
         )
 
     def _used(self, path: str) -> float:
-        """Returns the used fraction of a disk as Apache computes it; -1 when it is unavailable."""
+        """Returns the used fraction of a disk as Apache computes it; -1 if it is unavailable."""
         try:
             usage = self._fs.disk_usage(path)
         except OSError:
@@ -692,7 +699,7 @@ class MessageStore:
         return usage.used_bytes / whole if whole > 0 else -1.0
 
     def _available_bytes(self) -> int:
-        """Returns the free bytes of the fullest disk; 0 when they are unavailable."""
+        """Returns the free bytes of the disk that has the fewest; 0 if they are unavailable."""
         try:
             paths = (*self.config.log_directories, self.config.root)
             return min(self._fs.disk_usage(path).available_bytes for path in paths)

@@ -527,8 +527,8 @@ class Failover:
         return f"members {longer} have more of the log" if longer else ""
 
     def _acknowledged(self, seen: Seen) -> int:
-        """Returns a lower bound of the log end that the group has acknowledged, according to etcd and our own file.
-        """
+        """Returns a lower bound of the log end that the group has acknowledged, according to etcd and our own
+        file."""
         return max(seen.acknowledged_end, self._safe_end.kept)
 
     def _loss(self, seen: Seen, end: int) -> str:

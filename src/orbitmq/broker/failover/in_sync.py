@@ -91,8 +91,8 @@ class InSyncSet:
     # -- safe end --------------------------------------------------------------------------------------
 
     def safe_end(self) -> int:
-        """Returns the log offset up to which all required members have the log; -1 if a required member is missing.
-        """
+        """Returns the log offset up to which all required members have the log; -1 if a required member is
+        missing."""
         ends: dict[int, int] = {}
         for link in self._links:
             if link.member:
@@ -158,9 +158,9 @@ class InSyncSet:
     # -- changes ---------------------------------------------------------------------------------------
 
     def proposal(self, now: float) -> frozenset[int] | None:
-        """Returns the set to propose, or None if it need not change. A member leaves if it has had no connection for
-        ``slaveTimeout``, or has not reached the log end for ``haMaxTimeSlaveNotCatchup``. Called once per round.
-        """
+        """Returns the set to propose, or None if it need not change. A member leaves if it has had no connection
+        for ``slaveTimeout``, or has not reached the log end for ``haMaxTimeSlaveNotCatchup``. Called once per
+        round."""
         end = self._store.max_log_offset
         wanted = {self._own}
         linked: set[int] = set()

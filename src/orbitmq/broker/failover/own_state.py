@@ -38,9 +38,9 @@ class OwnState:
     """One broker's durable failover state. Every change is on disk when the call returns.
 
     It is saved on the event loop, unlike topics and groups. Each step of an election relies on the state of the step
-    before it. If another thread did the saving, the loop could meanwhile handle a lost lease or a new master, and
-    begin a second change between a step's checks and its save. A change happens only once per election, before the
-    member leads or follows, and once when a doubt ends, so the syncs delay few clients.
+    before it. If another thread saved it, the loop could meanwhile handle a lost lease or a new master, and begin a
+    second change between a step's checks and its save. A change happens only once per election, before the member
+    leads or follows, and once when a doubt ends, so the syncs delay few clients.
     """
 
     def __init__(self, file: SafeFile, *, is_empty: bool, was_clean: bool) -> None:
@@ -71,9 +71,9 @@ class OwnState:
         return self._kept.in_doubt
 
     def enter(self, epoch: int, *, exposed: bool) -> None:
-        """Enter an epoch. Must be called before the log contains a byte of it. ``exposed`` means that unflushed bytes
-        will be reported or acknowledged; otherwise the whole log must already be flushed. Raises ``OSError``.
-        """
+        """Enter an epoch. Must be called before the log contains a byte of it. ``exposed`` means that unflushed
+        bytes will be reported or acknowledged; otherwise the whole log must already be flushed. Raises
+        ``OSError``."""
         boot = (self._boot or _UNKNOWN_BOOT) if exposed else ""
         self._change(msgspec.structs.replace(self._kept, epoch=epoch, exposed=boot))
 

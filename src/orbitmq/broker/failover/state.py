@@ -107,10 +107,10 @@ class GroupState(msgspec.Struct, frozen=True, rename="camel"):
     """The next master chosen by an operator; 0 when none is chosen."""
 
     def elected(self, member: int, log_end: int, *, acknowledged: int = 0, alone: bool = False) -> GroupState:
-        """Returns the state after an election. The lost master leaves the set; the others stay because they have
-        everything it acknowledged. ``acknowledged`` is the log end up to which the group is known to have
-        acknowledged. ``alone`` means that an operator has chosen this member regardless of what the others have.
-        """
+        """Returns the state after an election. The lost master leaves the set; the others stay because they
+        have everything it acknowledged. ``acknowledged`` is the log end up to which the group is known to have
+        acknowledged. ``alone`` means that an operator has chosen this member regardless of what the others
+        have."""
         in_sync = [one for one in self.in_sync if one != self.master or one == member]
         gave_up = acknowledged if acknowledged > log_end else 0
         if alone:

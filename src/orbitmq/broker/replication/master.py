@@ -342,8 +342,8 @@ class ReplicaServer:
 
     def peer_refusal(self, greeting: tuple[int, int] | None) -> str:
         """Returns why a slave with that greeting is refused; empty if it is served. With failover only a master
-        serves slaves, because a slave that followed another broker would receive bytes that may be truncated later.
-        """
+        serves slaves, because a slave that followed another broker would receive bytes that may be truncated
+        later."""
         if self._mastership is None:
             return ""
         epoch = self._mastership.epoch
@@ -355,8 +355,8 @@ class ReplicaServer:
 
     def first_offset(self, log_end: int) -> int:
         """Returns the first log offset to send to a slave whose log ends at ``log_end``. An empty slave gets the
-        newest segment, like in Apache, or the whole log if it need not start at the last file or may become master.
-        """
+        newest segment, like in Apache, or the whole log if it need not start at the last file or may become
+        master."""
         if log_end > 0:
             return log_end
         end = self.store.max_log_offset
@@ -393,8 +393,8 @@ class ReplicaServer:
     # -- status ----------------------------------------------------------------------------------------
 
     def in_sync(self, link: SlaveLink) -> bool:
-        """Whether a slave is close enough to the log end to count, or, with failover, is a member of the in-sync set.
-        """
+        """Whether a slave is close enough to the log end to count, or, with failover, is a member of the in-sync
+        set."""
         if self.acks.in_sync is not None:
             return link.member in self.acks.in_sync.members
         gap = self.store.max_log_offset - link.acknowledged

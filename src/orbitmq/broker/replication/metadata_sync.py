@@ -189,8 +189,8 @@ class MetadataSync:
         await self._sync_groups(address)
 
     async def _confirm(self, address: str) -> None:
-        """Report the versions of our tables to the master, which delays its answers to changes until it knows them.
-        """
+        """Report the versions of our tables to the master, which delays its answers to changes until it knows
+        them."""
         told = copied_text(self._config.broker_id, self._topics_seen, self._groups_seen)
         answer = await self._rpc.call(
             address, RequestCode.EXCHANGE_BROKER_HA_INFO, timeout_s=_TIMEOUT_S, ext={COPIED: told}

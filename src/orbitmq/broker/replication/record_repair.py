@@ -57,7 +57,7 @@ class RecordRepair:
         peers: Callable[[], Awaitable[list[str]]],
         has_peers: Callable[[], bool],
     ) -> None:
-        """``readable`` is called for each queue whose readers have waited for a repair. ``peers`` returns the request
+        """``readable`` is called for each queue whose readers waited for a repair. ``peers`` returns the request
         addresses of the group's other brokers."""
         self._store = store
         self._rpc = rpc

@@ -1,4 +1,4 @@
-"""Catches a paused index up from the log after a disk error, without blocking the store."""
+"""Brings a paused index up to date from the log after a disk error, without blocking the store."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ STEP_BYTES: Final = 4 << 20
 
 
 class IndexCatchUp:
-    """Catches up a paused index: each ``step`` indexes the next piece of the log, and the last one resumes the index.
+    """Brings a paused index up to date. Each ``step`` indexes the next piece of the log, and the last one resumes the
+    index.
 
-    Runs on the store's thread, so no append can slip in between the last piece and the resumption.
+    Runs on the store's thread, so no append can occur between the last piece and the resumption.
     """
 
     def __init__(self, log: CommitLog, index: IndexService) -> None:
@@ -27,7 +28,7 @@ class IndexCatchUp:
         self._position = -1
 
     def step(self) -> None:
-        """Index the next piece if the index is paused; does nothing while the disk still refuses writes."""
+        """Index the next piece if the index is paused. Makes no progress while the disk still refuses writes."""
         index, log = self._index, self._log
         if not index.paused:
             self._position = -1
@@ -45,7 +46,8 @@ class IndexCatchUp:
             self._position = -1
 
     def _read(self, log_offset: int, until: int) -> tuple[list[IndexedRecord], int]:
-        """Returns the records up to ``until`` or the end of their segment, and the start of the next piece."""
+        """Returns the records up to ``until`` or the end of their segment, and the log offset where the next piece
+        starts."""
         log = self._log
         records: list[IndexedRecord] = []
         segment_start = log_offset - log_offset % log.segment_bytes

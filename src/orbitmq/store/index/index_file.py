@@ -63,7 +63,7 @@ SCAN_BYTES: Final = 20 * 50_000
 
 
 class IndexEntry(NamedTuple):
-    """One stored entry."""
+    """One entry as it is stored in the file."""
 
     key_hash: int
     log_offset: int
@@ -72,7 +72,8 @@ class IndexEntry(NamedTuple):
 
 
 class IndexMark(NamedTuple):
-    """What was known to be on disk: the entries below number ``end``, their slots, and the time of the last one."""
+    """The part of the file known to be on disk: the entries below number ``end``, their slots, and the time of the
+    last one."""
 
     end: int
     used_slots: int
@@ -80,14 +81,14 @@ class IndexMark(NamedTuple):
 
 
 class IndexProgress(NamedTuple):
-    """A pending mark, and the number of cuts when it was taken: a later cut invalidates it."""
+    """A mark not yet written, and the number of cuts when it was taken. A later cut makes it invalid."""
 
     mark: IndexMark
     cuts: int
 
 
 class IndexFile:
-    """A file of fixed size, opened for writing on the first ``put``. Reading needs no open file."""
+    """An index file of fixed size, opened for writing on the first ``put``. Reading needs no open file."""
 
     def __init__(self, fs: FileSystem, path: str, slot_count: int, entry_count_max: int) -> None:
         self._fs = fs
@@ -113,7 +114,8 @@ class IndexFile:
     # Lifecycle.
     @classmethod
     def make(cls, fs: FileSystem, path: str, slot_count: int, entry_count_max: int) -> None:
-        """Create a file with its blocks allocated, for a later ``create``. Any thread. Raises ``OSError``."""
+        """Create a file with its blocks allocated, for a later ``create``. May run on any thread. Raises
+        ``OSError``."""
         file = cls(fs, path, slot_count, entry_count_max)
         try:
             file._open_for_writing(create=True)
@@ -134,7 +136,7 @@ class IndexFile:
         made: str = "",
     ) -> Self:
         """Returns a new, empty file that starts where ``after``, the file before it, ends. ``made`` is the path of a
-        file prepared by ``make``. Raises ``OSError``."""
+        file prepared by ``make``, if there is one. Raises ``OSError``."""
         file = cls(fs, path, slot_count, entry_count_max)
         if after is not None:
             file.begin_ms = file.end_ms = after.end_ms
@@ -152,7 +154,7 @@ class IndexFile:
 
     @classmethod
     def load(cls, fs: FileSystem, path: str, slot_count: int, entry_count_max: int) -> Self:
-        """Open an existing file. Raises ``CorruptionError`` when its size or header is invalid."""
+        """Open an existing file. Raises ``CorruptionError`` if its size or header is invalid."""
         file = cls(fs, path, slot_count, entry_count_max)
         found = fs.stat(path)
         if found is None or found.size_bytes != file.size_bytes:
@@ -194,7 +196,7 @@ class IndexFile:
 
     # Write.
     def put(self, keys: bytes) -> int:
-        """Add keys (a sequence of ``INDEX_KEY``) as far as they fit; returns the number added.
+        """Add as many keys (a sequence of ``INDEX_KEY``) as fit. Returns the number added.
 
         Raises ``OSError`` with the file unchanged.
         """
@@ -224,7 +226,7 @@ class IndexFile:
         return count
 
     def cut(self, log_offset: int) -> int:
-        """Drop entries at or beyond a log offset; returns the number dropped.
+        """Drop the entries at or after a log offset. Returns the number dropped.
 
         After an ``OSError`` the next call finishes the cut; nothing may be put before that.
         """
@@ -250,18 +252,18 @@ class IndexFile:
 
     @property
     def progress(self) -> IndexProgress:
-        """What a sync started now will put on disk."""
+        """The mark to write once a sync that starts now has finished."""
         return IndexProgress(IndexMark(self.count, self.used_slots, self.end_ms), self._cuts)
 
     def mark(self) -> IndexMark | None:
-        """Returns the mark left by the last sync, or None when it is missing or invalid."""
+        """Returns the mark left by the last sync, or None if it is missing or invalid."""
         count, used_slots, end_ms, checksum = MARK.unpack(self.read(self.entries_at, MARK.size))
         if checksum != self._checksum(count, used_slots, end_ms) or not 1 <= count <= self.entry_count_max:
             return None
         return IndexMark(count, used_slots, end_ms)
 
     def restore(self, mark: IndexMark) -> None:
-        """Restore the state of the mark after a crash, and make every slot point below the mark."""
+        """Restore the state of the mark after a crash, so that every slot points to an entry covered by the mark."""
         slot_map = self._open_for_writing()
         slots = _decode_slots(slot_map[HEADER.size : self.entries_at])
         wrong = _positions_outside(slots, 0, mark.end)
@@ -293,12 +295,13 @@ class IndexFile:
         return IndexEntry._make(ENTRY.unpack(self.read(self.entries_at + number * ENTRY.size, ENTRY.size)))
 
     def entries(self, start: int = 1, end: int | None = None) -> Iterator[tuple[int, IndexEntry]]:
-        """Returns entries from ``start`` to before ``end`` (default: the file's count), with their numbers."""
+        """Returns the entries from number ``start`` to before ``end`` (default: the file's count), with their
+        numbers."""
         found = self._raw_entries(start, self.count if end is None else end)
         return ((number, IndexEntry._make(values)) for number, values in enumerate(found, start))
 
     def slots(self) -> array[int]:
-        """Returns all slots."""
+        """Returns all slots: the number of the newest entry in each, or 0 if it has none."""
         return _decode_slots(self.read(HEADER.size, self.slot_count * SLOT.size))
 
     def trailing_count(self, log_offset: int) -> int:
@@ -309,12 +312,12 @@ class IndexFile:
         return self.count - 1 - number
 
     def meets(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether some entry may have been stored between the two times, both inclusive."""
+        """Whether an entry may have been stored between the two times, both inclusive."""
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
 
     def find(self, key_hash: int, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Returns log offsets of entries with that hash, newest first, stored between two times (in whole
-        seconds)."""
+        """Returns the log offsets of up to ``count_max`` entries with that hash, newest first, stored between two
+        times (in whole seconds)."""
         found: list[int] = []
         if self.is_empty or count_max <= 0:
             return found
@@ -348,7 +351,7 @@ class IndexFile:
         return found
 
     def read(self, position: int, size: int) -> bytes:
-        """Returns raw bytes of the file; fewer when it is shorter."""
+        """Returns ``size`` raw bytes of the file from ``position`` on; fewer if the file is shorter."""
         if self._handle is not None:
             return self._fs.pread(self._handle, size, position)
         handle = self._fs.open(self.path)
@@ -430,7 +433,8 @@ class IndexFile:
         return low
 
     def _drop_from(self, count: int) -> None:
-        """Drop entries from number ``count`` on, in memory and slots. Changes nothing if it raises ``OSError``."""
+        """Drop the entries from number ``count`` on, in memory and in the slots. Changes nothing if it raises
+        ``OSError``."""
         slot_map = self._open_for_writing()
         # A slot's oldest dropped entry, the first one seen in ascending order, tells where the slot must point.
         newest: dict[int, int] = {}
@@ -462,7 +466,8 @@ class IndexFile:
         self._cut_unfinished = False
 
     def _newest_below(self, slot: int, number: int, count: int) -> int | None:
-        """Follow a slot back to its newest entry below ``count``; None when the chain is broken."""
+        """Follow the chain of a slot back to its newest entry below ``count``. Returns None if the chain is
+        broken."""
         while number >= count:
             if number >= self.entry_count_max:
                 return None
@@ -493,7 +498,7 @@ def _decode_slots(data: bytes | memoryview) -> array[int]:
 
 
 def _positions_outside(numbers: array[int], low: int, end: int) -> list[int]:
-    """Returns the positions of numbers below ``low`` or at or above ``end``."""
+    """Returns the positions of the numbers that are below ``low`` or at or above ``end``."""
     # Checking a block's extremes first halves the time: 0.23 s instead of 0.46 s for five million slots.
     found: list[int] = []
     for start in range(0, len(numbers), 256):

@@ -19,7 +19,7 @@ ROLLBACK: Final = 0xC
 
 
 def index_keys(topic: str, properties: bytes, sys_flag: int, *, tags: bool = True) -> list[str]:
-    """Returns the key texts a record is indexed under, in order."""
+    """Returns the texts of the keys that a record is indexed under, in order."""
     keys: list[str] = []
     if sys_flag & ROLLBACK == ROLLBACK:
         return keys

@@ -1,8 +1,8 @@
 """The key index of a store: all its files, and the keys waiting to be added (Apache: IndexService).
 
-Appends only note the keys of the records they stored (``put_keys``). Entries are built in batches: when enough keys
-wait, when the store's periodic work runs, and before a query. The log is the source of truth: records missing from
-the index are fed to it again, starting at ``rebuild_from``, and feeding a record twice is idempotent.
+An append only queues the keys of the records it stored (``put_keys``). Entries are built in batches: when enough keys
+are queued, when the store's periodic work runs, and before a query. The log is the source of truth. Records missing
+from the index are indexed again, starting at ``rebuild_from``; indexing a record twice has no effect.
 
 Keys of a message, in this order: ``topic#UNIQ_KEY``, ``topic#key`` for every word of KEYS, ``topic#T#tag``.
 """
@@ -37,10 +37,11 @@ NAME_DIGITS: Final = 17
 
 
 class IndexService:
-    """The index of one store. Owned by the store's thread; only the function ``sync_job`` returns may run on another.
+    """The index of one store. Owned by the store's thread; only the functions that ``sync_job`` and ``next_file_job``
+    return may run on another thread.
 
-    A full disk never reaches the caller: the index pauses and drops waiting keys until ``IndexCatchUp`` has caught it
-    up from ``rebuild_from``.
+    A full disk never raises an error in the caller: the index pauses and drops queued keys until ``IndexCatchUp`` has
+    brought it up to date from ``rebuild_from``.
     """
 
     def __init__(
@@ -73,8 +74,8 @@ class IndexService:
         """Open the files in the directory.
 
         After an unclean stop a file is trusted only if it is full and not newer than ``trusted_ms`` (the checkpoint's
-        index time, Apache's rule), or up to the mark its writer left. The first untrusted file is removed together
-        with all newer ones; they hold derived data, which is rebuilt from the log.
+        index time, Apache's rule). Otherwise it is trusted up to the mark that its writer left. The first untrusted
+        file is removed together with all newer ones; they hold derived data, which is rebuilt from the log.
         """
         names = [
             name for name in self._fs.names(self._directory) if len(name) == NAME_DIGITS and name.isdecimal()
@@ -119,7 +120,7 @@ class IndexService:
         self._files.clear()
 
     def release(self) -> None:
-        """Close all files; no other thread may be creating one."""
+        """Close all files. No other thread may be creating one."""
         for file in self._files:
             file.close()
         if self._next_made:
@@ -137,11 +138,11 @@ class IndexService:
 
     # Write.
     def put_record(self, record: IndexedRecord) -> None:
-        """Note the keys of one record; records come in log order. Never raises for a full disk."""
+        """Queue the keys of one record. Records must come in log order. Never raises for a full disk."""
         self.put_keys(hash_keys((record,), self.with_keys))
 
     def put_keys(self, keys: bytes) -> None:
-        """Note keys of records (a sequence of ``INDEX_KEY``) in log order. Never raises for a full disk."""
+        """Queue the keys of records (a sequence of ``INDEX_KEY``) in log order. Never raises for a full disk."""
         if self.paused or not keys:
             return
         self._waiting += keys if self._waiting else self._not_yet_there(keys)
@@ -149,7 +150,7 @@ class IndexService:
             self.build()
 
     def build(self) -> None:
-        """Turn waiting keys into entries, immediately visible to queries."""
+        """Turn queued keys into entries, immediately visible to queries."""
         if self._waiting:
             keys = bytes(self._waiting)
             self._waiting.clear()
@@ -157,7 +158,8 @@ class IndexService:
                 self._store(keys)
 
     def catch_up(self, records: Sequence[IndexedRecord]) -> bool:
-        """Index records read back from the log, in order, while paused; False when the disk still refuses them."""
+        """Index records read back from the log, in log order, while paused. Returns False if the disk still refuses
+        them."""
         assert self.paused, "appends feed an index that is not paused"
         return self._store(self._not_yet_there(hash_keys(records, self.with_keys)))
 
@@ -177,8 +179,8 @@ class IndexService:
         self._waiting.clear()
 
     def truncate(self, log_offset: int) -> None:
-        """Durably remove every record at or beyond a log offset: other records may soon occupy those offsets, and
-        entries of the old ones must not reappear after a power cut.
+        """Durably remove the entries of every record at or after a log offset. Other records may soon occupy those
+        offsets, and entries of the old ones must not reappear after a power cut.
 
         After an ``OSError``, call it again before anything is put, to finish the cut.
         """
@@ -205,7 +207,8 @@ class IndexService:
         self.synced_ms = min(self.synced_ms, full[-1] if full else 0)
 
     def expire(self, min_log_offset: int) -> int:
-        """Remove files that point only below the log's start, never the last one; returns the number removed."""
+        """Remove files whose entries all point below the log's start, but never the last file. Returns the number
+        removed."""
         count = 0
         while len(self._files) > 1 and self._files[0].end_log_offset < min_log_offset:
             file = self._files.pop(0)
@@ -215,8 +218,8 @@ class IndexService:
         return count
 
     def next_file_job(self) -> Callable[[], None] | None:
-        """Returns a function that creates the file after the last one, for a worker thread; None when it is not
-        needed yet.
+        """Returns a function that creates the file after the last one, to be run on a worker thread; None if the file
+        is not needed yet.
 
         Allocating tens of megabytes takes tens of milliseconds, and much longer on a busy disk.
         """
@@ -237,14 +240,14 @@ class IndexService:
             self._next_made = True
 
     def flush(self) -> None:
-        """Build waiting keys and sync them to disk."""
+        """Build queued keys and sync them to disk."""
         self.build()
         job = self.sync_job()
         if job is not None:
             job()
 
     def sync_job(self) -> Callable[[], None] | None:
-        """Returns the sync step of ``flush``, for a worker thread after ``build``; None when everything is on
+        """Returns the sync step of ``flush``, to be run on a worker thread after ``build``; None if everything is on
         disk."""
         files, self._unsynced = self._unsynced, []
         while self._sync_failed:
@@ -257,7 +260,8 @@ class IndexService:
     # Read.
     @property
     def rebuild_from(self) -> int:
-        """Records below this log offset are indexed. Feed the index from here; records it already has are skipped."""
+        """All records below this log offset are indexed. Start here to index missing records; known ones are
+        skipped."""
         return self._files[-1].end_log_offset if self._files else 0
 
     @property
@@ -270,14 +274,14 @@ class IndexService:
 
     @property
     def files(self) -> Sequence[IndexFile]:
-        """Oldest first."""
+        """The files, oldest first."""
         return self._files
 
     def query(self, topic: str, key: str, begin_ms: int, end_ms: int, max_count: int) -> list[int]:
-        """Returns log offsets of the newest ``max_count`` records with that key in the time range, in log order.
+        """Returns the log offsets of the newest ``max_count`` records with that key in the time range, in log order.
 
-        Compares only hashes, and times to the second, so the caller must check the record itself. Query a tag as
-        ``T#tag``.
+        Only hashes are compared, and times only to the second, so the caller must check the record itself. Query a
+        tag as ``T#tag``.
         """
         self.build()
         key_hash = index_hash(java_hash(f"{topic}#{key}"))
@@ -291,7 +295,7 @@ class IndexService:
 
     # Internals.
     def _load_file(self, path: str, *, clean: bool, trusted_ms: int) -> str:
-        """Add one file; returns why it is unusable, or ""."""
+        """Add one file. Returns why it is unusable; empty if it was added."""
         try:
             file = IndexFile.load(self._fs, path, self._slot_count, self._entry_count_max)
             if self._files and file.end_log_offset < self._files[-1].end_log_offset:

@@ -1,1 +1,1 @@
-"""The commit log: segments of one size, and the ranges that recovery skipped."""
+"""The commit log: its segments, all of the same size, and the ranges that recovery skipped."""

@@ -41,7 +41,7 @@ _NEVER: Final = 1 << 62
 
 
 class CommitLog:
-    """Appends at ``end``, reads below it. The store's hot path reads the attributes directly."""
+    """Appends at ``end``, reads before it. The store's hot path reads the attributes directly."""
 
     __slots__ = (
         "_fs",
@@ -87,7 +87,7 @@ class CommitLog:
         return starts[0] if starts else self.end
 
     def move_to(self, end: int) -> None:
-        """Set the end of the log; the segment that holds it becomes the current one (if it exists)."""
+        """Set the end of the log. The segment that contains it, if it exists, becomes the current one."""
         self.end = end
         start = end - end % self.segment_bytes
         if start in self.segments:
@@ -158,7 +158,7 @@ class CommitLog:
         self.move_to(next_start)
 
     def slice(self, log_offset: int, size: int) -> memoryview | None:
-        """Returns bytes of one segment; None when some of them are missing."""
+        """Returns ``size`` bytes from a log offset on, within one segment; None if some of them are missing."""
         end = log_offset + size
         if log_offset < 0 or size < 0 or end > self.end:
             return None
@@ -169,9 +169,9 @@ class CommitLog:
         return None if view is None else view[position : position + size]
 
     def record(self, log_offset: int, size: int | None = None) -> memoryview | None:
-        """Returns the record that starts exactly there (and has that size); None for any other offset.
+        """Returns the record that starts exactly at ``log_offset`` (and has that size); None if there is none.
 
-        Offsets come from message ids, which are untrusted: the record must contain its own offset to be accepted.
+        Offsets come from message ids, which are untrusted, so the record must contain its own offset to be accepted.
         """
         head = self.slice(log_offset, RECORD_BYTES_MIN)
         if head is None or self.in_damage(log_offset):
@@ -184,7 +184,7 @@ class CommitLog:
         return self.slice(log_offset, own_size)
 
     def store_time(self, log_offset: int) -> int:
-        """Returns the store time of the record that starts there; -1 when the log has no record there."""
+        """Returns the store time of the record that starts at ``log_offset``; -1 if no record starts there."""
         head = self.slice(log_offset, RECORD_BYTES_MIN)
         if head is None:
             return -1
@@ -196,7 +196,7 @@ class CommitLog:
     def window(self, log_offset: int, limit: int | None = None) -> tuple[memoryview, int] | None:
         """Returns the intact part of the log around an offset, within one segment, and its first log offset.
 
-        It ends at the end of the log, or at ``limit``. None when the offset is outside every intact part.
+        The part ends at the end of the log, or at ``limit``. Returns None if the offset is outside every intact part.
         """
         # Hot: runs once per pull, like `QueueReader.read`.
         end = self.end
@@ -225,12 +225,12 @@ class CommitLog:
         return any(start <= log_offset < end for start, end in self.damaged)
 
     def whole_end(self, log_offset: int) -> int:
-        """Returns ``log_offset``, or the start of a partial record before it. ``log_offset`` must be a record
-        boundary or the end of the log."""
+        """Returns ``log_offset``, a record boundary or the end of the log; but if the log ends with a partial record,
+        at most the start of that record."""
         return log_offset if self.partial_start < 0 else min(log_offset, self.partial_start)
 
     def overwrite(self, log_offset: int, data: bytes) -> None:
-        """Repair bytes below the end, within one segment; they are on disk when this returns. Raises ``OSError``."""
+        """Repair bytes before the end, within one segment. They are on disk when this returns. Raises ``OSError``."""
         start = log_offset - log_offset % self.segment_bytes
         handle, written = self.segments.handle(start), 0
         while written < len(data):
@@ -241,7 +241,7 @@ class CommitLog:
         self._fs.sync_data(handle)
 
     def sync(self, since: int, until: int) -> None:
-        """Sync a range of the log to disk. Any thread; the store's thread moves ``flushed``."""
+        """Sync a range of the log to disk. May run on any thread; only the store's thread advances ``flushed``."""
         start = since - since % self.segment_bytes
         while start < until:
             if start in self.segments:
@@ -250,7 +250,7 @@ class CommitLog:
 
 
 def unavailable(action: str, error: OSError) -> StoreUnavailable:
-    """Returns the error for a write the disk refused."""
+    """Returns the error to raise when the disk refused a write."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreUnavailable(f"{action} refused: the disk is full")
     return StoreUnavailable(f"{action} failed: {error}")

@@ -11,8 +11,8 @@ __all__ = ["DamagedRanges"]
 
 
 class DamagedRanges:
-    """``damagedRanges.json`` in the store's root: pairs of log offsets, from the first damaged byte to the one after
-    the last.
+    """The content of ``damagedRanges.json`` in the store's root: pairs of log offsets, each from the first damaged
+    byte to the one after the last.
 
     Apache has no such file and needs none, because it stops at the first damaged record.
     """
@@ -22,17 +22,17 @@ class DamagedRanges:
         self.ranges: list[tuple[int, int]] = []
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises ``CorruptionError`` when it cannot be decoded."""
+        """Read the file, if it exists. Raises ``CorruptionError`` if it cannot be decoded."""
         self.ranges = (
             self._file.load(lambda data: msgspec.json.decode(data, type=list[tuple[int, int]])) or []
         )
 
     def stop_of(self, log_offset: int) -> int | None:
-        """Returns where the log resumes if damage begins exactly at ``log_offset``."""
+        """Returns the log offset where the log resumes if damage begins exactly at ``log_offset``, otherwise None."""
         return next((stop for start, stop in self.ranges if start == log_offset), None)
 
     def keep(self, ranges: list[tuple[int, int]]) -> None:
-        """Replace the ranges; they are on disk when this returns."""
+        """Replace the ranges. They are on disk when this returns."""
         if ranges != self.ranges:
             self.ranges = ranges
             self._file.save(msgspec.json.encode(ranges))

@@ -1,9 +1,9 @@
 """The log's files: consecutive segments of one size, each named by its first log offset (Apache:
 ``MappedFileQueue``).
 
-Written with ``pwrite``, never through a map, so that a full disk is an error and not a signal. Read through read-only
-maps, which Linux keeps coherent with ``pwrite``. A map is dropped, never closed: slices in use keep it alive until
-the last one is released, so a segment may be removed while its bytes are still being sent.
+Segments are written with ``pwrite``, never through a map, so that a full disk is an error and not a signal. They are
+read through read-only maps, which Linux keeps coherent with ``pwrite``. A map is dropped, never closed: slices in use
+keep it alive until the last one is released, so a segment may be removed while its bytes are still being sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ZERO_CHUNK_BYTES: Final = 1 << 20
 
 
 class SegmentList:
-    """Segments in order and without gaps. Handles files and maps; the end of the log is kept elsewhere."""
+    """Segments in order and without gaps. Manages their files and maps; the end of the log is kept elsewhere."""
 
     def __init__(
         self, fs: FileSystem, directories: Sequence[str], segment_bytes: int, *, maps_max: int, warm_up: bool
@@ -45,7 +45,8 @@ class SegmentList:
         self._maps: OrderedDict[int, memoryview] = OrderedDict()
 
     def load(self) -> None:
-        """Find the files. Raises ``CorruptionError`` for a wrong length or a missing segment in the middle."""
+        """Find the files. Raises ``CorruptionError`` for a file of the wrong length or a missing segment in the
+        middle."""
         fs, size = self._fs, self.segment_bytes
         found: dict[int, str] = {}
         for directory in self._directories:
@@ -80,7 +81,8 @@ class SegmentList:
         self._paths = found
 
     def _is_unused(self, found: dict[int, str], starts: list[int]) -> bool:
-        """Whether the last file never held a record and must be removed: it has no length or follows a gap."""
+        """Whether the last file never contained a record and must be removed, because it is empty or follows a
+        gap."""
         path = found[starts[-1]]
         stat = self._fs.stat(path)
         if stat is None or stat.size_bytes == 0:
@@ -95,7 +97,7 @@ class SegmentList:
 
     @property
     def end(self) -> int:
-        """The log offset after the last segment; 0 without segments."""
+        """The log offset after the last segment; 0 if there are no segments."""
         return self.starts[-1] + self.segment_bytes if self.starts else 0
 
     def __contains__(self, start: object) -> bool:
@@ -111,14 +113,15 @@ class SegmentList:
         return infos
 
     def handle(self, start: int) -> int:
-        """Returns a descriptor for writing or syncing the segment that starts there; owned by this list."""
+        """Returns a descriptor for writing or syncing the segment that starts at ``start``. The descriptor is owned
+        by this list."""
         handle = self._handles.get(start)
         if handle is None:
             handle = self._handles[start] = self._fs.open(self._paths[start], write=True)
         return handle
 
     def view(self, start: int) -> memoryview | None:
-        """Returns the whole segment, mapped read-only; None when it does not exist."""
+        """Returns the whole segment that starts at ``start``, mapped read-only; None if it does not exist."""
         view = self._maps.get(start)
         if view is not None:
             self._maps.move_to_end(start)
@@ -145,7 +148,8 @@ class SegmentList:
         self._maps.clear()
 
     def path_for(self, start: int) -> str:
-        """Returns the path of the segment at that offset, which need not exist. Several directories take turns."""
+        """Returns the path of the segment that starts at ``start``, which need not exist. New segments are spread
+        over all log directories."""
         known = self._paths.get(start)
         if known is not None:
             return known
@@ -153,7 +157,8 @@ class SegmentList:
         return posixpath.join(directory, file_name(start))
 
     def make_file(self, start: int) -> None:
-        """Create a future segment's file, zero-filled at full size. Any thread; harmless when it already exists."""
+        """Create a future segment's file, zero-filled at full size. May run on any thread. Harmless if the file
+        already exists."""
         fs, path = self._fs, self.path_for(start)
         handle = fs.open(path, write=True, create=True)
         try:
@@ -168,7 +173,7 @@ class SegmentList:
         self._made_ahead.add(start)
 
     def drop_made_ahead(self) -> None:
-        """Remove files created for segments the log has not reached. No other thread may be creating one."""
+        """Remove files created for segments that the log has not reached. No other thread may be creating one."""
         for start in sorted(self._made_ahead, reverse=True):
             # The log may have reached the segment while the other thread created it.
             if start not in self._paths:
@@ -176,7 +181,7 @@ class SegmentList:
         self._made_ahead.clear()
 
     def add(self, start: int) -> None:
-        """Add the next segment to the list; its file must exist."""
+        """Add the next segment to the list. Its file must exist."""
         assert not self.starts or start == self.end, (start, self.end)
         self._paths[start] = self.path_for(start)
         self._made_ahead.discard(start)
@@ -188,10 +193,10 @@ class SegmentList:
         self.detach(start)
 
     def detach(self, start: int) -> str:
-        """Remove the first or the last segment from the list; returns the path of its file, which the caller must
+        """Remove the first or the last segment from the list. Returns the path of its file, which the caller must
         remove.
 
-        Removing a one-gigabyte file takes tens of milliseconds.
+        Removing a one-gigabyte file takes tens of milliseconds, so the caller can do it on another thread.
         """
         assert start in (self.starts[0], self.starts[-1]), (start, self.starts)
         self.starts.remove(start)
@@ -211,12 +216,12 @@ class SegmentList:
         self._fs.sync_data(handle)
 
     def release_handles(self, before: int) -> None:
-        """Close descriptors of segments that are no longer written."""
+        """Close descriptors of segments before that log offset, which are no longer written."""
         for start in [start for start in self._handles if start < before]:
             self._fs.close(self._handles.pop(start))
 
     def close(self) -> None:
-        """Close descriptors and drop maps; slices still in use stay readable."""
+        """Close descriptors and drop maps. Slices still in use stay readable."""
         self._maps.clear()
         for handle in self._handles.values():
             self._fs.close(handle)
@@ -224,7 +229,7 @@ class SegmentList:
 
 
 def zero_range(fs: FileSystem, handle: int, start: int, end: int) -> None:
-    """Zero part of a file; ranges that are already zero, and holes, are not written."""
+    """Zero part of a file. Holes and ranges that are already zero are not written."""
     position = fs.next_data(handle, start)
     while position is not None and position < end:
         size = min(ZERO_CHUNK_BYTES, end - position)

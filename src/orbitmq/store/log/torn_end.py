@@ -1,4 +1,4 @@
-"""Tells the torn end of a log from damage, after a stop that the page cache outlived.
+"""Distinguishes the torn end of a log from damage, after a stop that the page cache survived.
 
 A killed process leaves everything it wrote. Only its last write may be incomplete, and then it is a prefix: zeros
 follow its last byte. So bytes that are not a record are damage if their record was written to its end, or if anything
@@ -30,7 +30,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def written_end(fs: FileSystem, handle: int, position: int) -> int:
-    """Returns the position after the last byte of a segment that is not zero; ``position`` when only zeros follow."""
+    """Returns the position after a segment's last byte that is not zero; ``position`` if only zeros follow it."""
     end = position
     at = fs.next_data(handle, position)
     while at is not None:
@@ -44,11 +44,12 @@ def written_end(fs: FileSystem, handle: int, position: int) -> int:
 
 
 def complete_size(data: bytes) -> int:
-    """Returns the size of the damaged record that ``data`` begins with, if ``data`` holds it to its end; otherwise 0.
+    """Returns the size of the damaged record at the start of ``data``, if ``data`` contains the whole record;
+    otherwise 0.
 
-    ``data`` ends with the last byte written. The size is in the record twice, as a field and as the sum of its parts,
-    so one flipped bit leaves one of them correct. The parts of a torn record never fit, because missing lengths read
-    as zero and the fields themselves reach beyond the last byte written.
+    ``data`` ends with the last byte written. A record contains its size twice, as a field and as the sum of its
+    parts, so one flipped bit leaves one of them correct. The parts of a torn record never add up, because missing
+    lengths read as zero and the fields themselves reach beyond the last byte written.
     """
     return next((size for size in _sizes(data) if RECORD_BYTES_MIN <= size <= len(data)), 0)
 

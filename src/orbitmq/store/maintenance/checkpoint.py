@@ -1,12 +1,13 @@
-"""How much of the store is on disk (Apache: StoreCheckpoint). 4,096 bytes: six longs, followed by zeros in Apache's.
+"""Records how much of the store is on disk (Apache: StoreCheckpoint). The file has 4,096 bytes: six longs, followed
+by zeros in Apache's file.
 
 The file may lag behind the actual state but never run ahead of it, so a crash only costs recovery time. Six bare
-longs cannot reveal a flipped bit, so a writer also leaves a checksummed copy of them in the part of the page that
-Apache neither reads nor writes. A reader takes the smaller of each pair. They are equal unless Apache has written
-since, and then the older value is safe too.
+longs cannot reveal a flipped bit, so this store also writes a checksummed copy of them to the part of the page that
+Apache neither reads nor writes. A reader takes the smaller value of each pair. The two are equal unless Apache has
+written the file since, and then the older value is safe too.
 
-After the copy come two values only this store's recovery uses: how far the last one got, and how many queues there
-are. They are valid only while no other process has written the page.
+After the copy come two values that only this store's recovery uses: how far the last recovery got, and how many
+queues there are. They are valid only if no other writer has changed the page since.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ RECOVERY_MARGIN_MS: Final = 3000
 
 
 class Checkpoint:
-    """The six values. Set them freely; ``flush`` writes them if they changed. Owned by the store's thread.
+    """The contents of the checkpoint file: how much of the log, queues and index is known to be on disk. Assign the
+    attributes; ``flush`` writes them if they changed. Owned by the store's thread.
 
     A missing, short or implausible file reads as zeros, which means "nothing is known to be flushed".
     """
@@ -80,7 +82,7 @@ class Checkpoint:
         self.verified_offset, self.verified_queues = verified(page)
 
     def flush(self, *, sync: bool = True) -> None:
-        """Write the values if they changed since the last call; ``sync`` waits for the disk."""
+        """Write the values if they changed since the last call. With ``sync``, wait until they are on disk."""
         values = self.values
         extra = (self.verified_offset, self.verified_queues)
         if (*values, *extra) == self._written:
@@ -120,7 +122,7 @@ class Checkpoint:
 
     @property
     def index_safe_ms(self) -> int:
-        """Like ``safe_ms``, but includes the index (with ``messageIndexSafe``)."""
+        """Like ``safe_ms``, but also covers the index. Used with ``messageIndexSafe``."""
         return min(self.safe_ms, self.index_ms)
 
     def _assign(self, values: tuple[int, ...]) -> None:
@@ -135,8 +137,8 @@ class Checkpoint:
 
 
 def believable(page: bytes) -> tuple[int, ...]:
-    """Returns the six values of a checkpoint page, with invalid ones as zero. All are zero when the page contains
-    something that neither we nor Apache write."""
+    """Returns the six values of a checkpoint page, with invalid ones as zero. All are zero if the page contains
+    anything that neither we nor Apache write."""
     if len(page) < LONGS.size or page[LONGS.size : COPY_AT].strip(b"\0"):
         return (0,) * 6
     values: tuple[int, ...] = LONGS.unpack_from(page)
@@ -150,7 +152,8 @@ def believable(page: bytes) -> tuple[int, ...]:
 
 
 def verified(page: bytes) -> tuple[int, int]:
-    """Returns how far a recovery got and the number of queues then; zeros if another writer changed the page."""
+    """Returns how far a recovery got, as a log offset, and the number of queues at that time. Both are zero if
+    another writer has changed the page."""
     if len(page) < VERIFIED_AT + VERIFIED.size:
         return 0, 0
     magic, log_offset, queue_count, checksum = VERIFIED.unpack_from(page, VERIFIED_AT)
@@ -162,5 +165,6 @@ def verified(page: bytes) -> tuple[int, int]:
 
 
 def verified_checksum(values: tuple[int, ...], extra: tuple[int, int]) -> int:
-    """Returns a checksum that covers the six values, because another writer that changes one may have cut the log."""
+    """Returns a checksum of the extra values that also covers the six values, because another writer that changes one
+    of those may have cut the log."""
     return crc32(Struct(">8q").pack(*values, *extra))

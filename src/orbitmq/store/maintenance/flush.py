@@ -8,7 +8,8 @@ Order of claims
 1. The checkpoint's log offset and time advance after a log sync.
 2. Its queue offset advances after log, queue files and index were synced, in this order, for everything before it.
 3. The checkpoint is written after both, so it never claims more than the disk holds.
-A failed sync is final for what it covered: Linux may drop the dirty pages and report success the next time.
+After a failed sync, the data it covered never counts as flushed: Linux may drop the dirty pages and report success
+the next time.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ DRAIN_STEP_S: Final = 0.002
 
 
 class SyncWorker:
-    """The sync thread. Log syncs come first; other jobs are generators that yield to them between steps."""
+    """The sync thread. Log syncs come first. Other jobs are generators, which give way to log syncs between their
+    steps."""
 
     def __init__(self, sync_log: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         self._sync_log = sync_log
@@ -65,19 +67,19 @@ class SyncWorker:
         self._thread.start()
 
     def want_sync(self) -> None:
-        """Sync the log soon; calls made before the sync starts share it."""
+        """Request a sync of the log. Requests made before the sync starts share it."""
         if not self._wanted:
             self._wanted = True
             self._wake.put(None)
 
     def submit(self, job: Iterator[None]) -> None:
-        """Run a job step by step."""
+        """Queue a job, which runs step by step."""
         self._submitted += 1
         self._jobs.append(job)
         self._wake.put(None)
 
     def drain(self) -> None:
-        """Wait until all requested work is done. Raises ``TimeoutError`` when the disk hangs."""
+        """Wait until all requested work is done. Raises ``TimeoutError`` if the disk hangs."""
         for _ in range(int(STOP_WAIT_S / DRAIN_STEP_S)):
             if self._finished == self._submitted and not self._wanted and not self._syncing:
                 return
@@ -184,7 +186,7 @@ class Flusher:
             self._sync_log()
 
     def _sync_log(self) -> None:
-        """Runs on the worker, or inline without one."""
+        """Sync the log up to its current end. Runs on the worker, or inline if there is none."""
         log = self._log
         # The time is read before the end, because it must belong to a record the sync covers.
         store_ms = log.last_store_ms
@@ -227,7 +229,7 @@ class Flusher:
 
     # Periodic.
     def tick(self) -> None:
-        """Run all due work. Raises ``OSError`` when queue tails cannot be written."""
+        """Run all due work. Raises ``OSError`` if queue tails cannot be written."""
         now, config = self._clock.monotonic(), self._parts.config
         self._time_out(now)
         log = self._log
@@ -335,7 +337,9 @@ class Flusher:
         yield
 
     def _queues_synced(self, epoch: int, covered: tuple[int, int], store_ms: int, ok: bool) -> None:
-        """``covered``: the log offset up to which queues are on disk, and the number of queues with units by then."""
+        """Handle the end of a sync of the queues; advance the checkpoint if it succeeded. ``covered`` is the
+        log offset up to which queues are on disk, and the number of queues that pointed into the log at that
+        time."""
         target, queue_count = covered
         self._queues_busy = False
         if not ok:
@@ -381,18 +385,19 @@ class Flusher:
         parts.checkpoint.flush()
 
     def drain(self) -> None:
-        """Wait until the worker is idle; its reports still arrive through ``post``."""
+        """Wait until the worker is idle. Its reports may still arrive later through ``post``."""
         if self._worker is not None:
             self._worker.drain()
 
     def cut(self, log_end: int) -> None:
-        """Handle a log that was cut back while the worker was idle: nothing after its end counts as flushed."""
+        """Adapt to a log that was cut back to ``log_end`` while the worker was idle. Nothing after that counts as
+        flushed."""
         self._epoch += 1
         self._synced_until = min(self._synced_until, log_end)
         self._queues_done = min(self._queues_done, log_end)
 
     def restart_at(self, log_end: int) -> None:
-        """Handle a log that was emptied and restarts at that offset."""
+        """Adapt to a log that was emptied and restarts at ``log_end``."""
         self._epoch += 1
         self._synced_until = self._queues_done = log_end
 
@@ -441,7 +446,7 @@ def _one_step(work: Callable[[], None]) -> Iterator[None]:
 
 
 def sync_file(parts: StoreParts, path: str) -> None:
-    """Sync one file to disk; a missing file has expired meanwhile."""
+    """Sync one file to disk. A missing file is ignored, because it has expired in the meantime."""
     try:
         handle = parts.fs.open(path, write=True)
     except FileNotFoundError:
@@ -453,7 +458,8 @@ def sync_file(parts: StoreParts, path: str) -> None:
 
 
 def directories_of(paths: list[str]) -> list[str]:
-    """Returns the directories to sync for durable queue files: queue, topic, and the root of all queues."""
+    """Returns the directories that must be synced to make these queue files durable: their queues, their topics, and
+    the root of all queues."""
     found: dict[str, None] = {}
     for path in paths:
         queue = posixpath.dirname(path)

@@ -1,7 +1,7 @@
 """A store's two marker files: ``lock`` while a process has it open, ``abort`` until it was shut down cleanly.
 
-Either kind of broker, ours or Apache's, respects the other's: byte 0 of ``lock`` carries an exclusive POSIX record
-lock, and ``abort`` makes the next start recover thoroughly. It holds the process id as text, and ours has a second
+Our brokers and Apache's respect each other's files: byte 0 of ``lock`` has an exclusive POSIX record lock, and
+``abort`` makes the next start recover thoroughly. ``abort`` contains the process id as text, and ours has a second
 line with the id of the page cache.
 """
 
@@ -32,7 +32,7 @@ class StoreLock:
         return self._handle is not None
 
     def acquire(self) -> None:
-        """Acquire the lock. Raises ``StoreLocked`` immediately when another process holds it."""
+        """Acquire the lock. Raises ``StoreLocked`` immediately if another process holds it."""
         assert self._handle is None, "the lock is held already"
         fs = self._fs
         fs.make_directories(posixpath.dirname(self._path))
@@ -50,7 +50,7 @@ class StoreLock:
         self._handle = handle
 
     def release(self) -> None:
-        """Release the lock, if it is held. The file stays, like Apache's."""
+        """Release the lock, if it is held. The file stays, like in Apache."""
         handle, self._handle = self._handle, None
         if handle is not None:
             self._fs.unlock(handle, 0, 1)
@@ -58,7 +58,7 @@ class StoreLock:
 
 
 def is_locked(fs: FileSystem, path: str) -> bool:
-    """Whether a broker, ours or Apache's, has the store open; False where the file is not writable."""
+    """Whether a broker, ours or Apache's, has the store open. Returns False if the file is not writable."""
     try:
         handle = fs.open(path, write=True)
     except OSError:
@@ -73,7 +73,7 @@ def is_locked(fs: FileSystem, path: str) -> bool:
 
 
 class AbortFile:
-    """Exists from the end of a start to the end of a clean shutdown."""
+    """The ``abort`` file, which exists from the end of a start to the end of a clean shutdown."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
@@ -86,7 +86,7 @@ class AbortFile:
 
     @property
     def cache_survived(self) -> bool:
-        """Whether the page cache still has everything that the last process wrote; False when that is unknown."""
+        """Whether the page cache still has everything that the last process wrote; False if that is unknown."""
         if not self.exists:
             return False
         handle = self._fs.open(self._path)
@@ -109,6 +109,6 @@ class AbortFile:
         self._fs.sync_directory(posixpath.dirname(self._path))
 
     def remove(self) -> None:
-        """Delete the file. Call this last, when everything else is on disk."""
+        """Delete the file. Must be called last, when everything else is on disk."""
         self._fs.remove(self._path)
         self._fs.sync_directory(posixpath.dirname(self._path))

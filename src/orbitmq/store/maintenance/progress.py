@@ -48,9 +48,11 @@ class RecoveryProgress:
         return walked >= PROGRESS_FILE_BYTES * sum(len(queue.unsynced) + bool(queue.tail) for queue in queues)
 
     def save(self, log_offset: int, store_ms: int) -> None:
-        """Sync the scanned part, up to a record boundary, to disk; ``store_ms`` is the time of the last record.
+        """Sync the scanned part of the log, up to the record boundary ``log_offset``, and write a checkpoint.
+        ``store_ms`` is the store time of the last record.
 
-        Raises ``OSError`` when the log cannot be synced. Other failures only end the checkpoints of this recovery.
+        Raises ``OSError`` if the log cannot be synced. After any other failure this recovery writes no more
+        checkpoints.
         """
         parts, checkpoint = self._parts, self._parts.checkpoint
         parts.log.sync(self._synced_until, log_offset)

@@ -1,8 +1,8 @@
 """Opens a store after any kind of stop (Apache: ``CommitLog.recoverNormally`` and ``recoverAbnormally``).
 
 Theory of operation
-1. Choose a segment before which log, queues and index are known to agree: after a clean stop the newest one the
-   queues reach, after a crash the newest one the checkpoint covers.
+1. Choose a segment before which log, queues and index are known to agree. After a clean stop it is the newest one
+   that the queues reach, after a crash the newest one that the checkpoint covers.
 2. Rewind the queues to that segment (in memory), scan the log record by record from there, and dispatch every record
    whose unit is missing.
 3. The scan stops at the first position without a whole record. Segments are preallocated, so the bytes there cannot
@@ -15,8 +15,8 @@ Theory of operation
    earlier recovery has read and made durable, which may be in the middle of a segment.
 5. Everything after the end is zeroed: log, queue files, index. A later crash must not find stale data there.
 
-The offsets in a queue are dense, and this store's writer records every deleted topic. So a jump in the offsets is
-damage too: to bytes of a record's header, which no checksum of the format covers.
+The offsets in a queue have no gaps, and this store's writer records every deleted topic. So a jump in the offsets is
+damage too: it shows that bytes of a record's header are wrong, which no checksum of the format covers.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One recovery of one store. Leaves log, queues and index in agreement, or raises and cuts nothing."""
+    """One recovery of one store. It either makes log, queues and index agree, or raises an error and cuts nothing."""
 
     def __init__(self, parts: StoreParts, *, clean: bool, cache_survived: bool = False) -> None:
-        """``cache_survived``: the page cache has everything that was written before the unclean stop."""
+        """``cache_survived`` means that the page cache has everything that was written before the unclean stop."""
         self._parts = parts
         self._cache_survived = cache_survived
         self._log = parts.log
@@ -147,7 +147,8 @@ class Recovery:
         return report
 
     def _clear_beheaded(self) -> list[ConsumeQueue]:
-        """Clear and return queues whose first file is missing although nothing of the log has expired."""
+        """Clear the queues whose first file is missing although no part of the log has expired. Returns these
+        queues."""
         if self._segments.starts[:1] != [0]:
             return []
         beheaded = [queue for queue in self._parts.queues if queue.first_file > 0]
@@ -159,7 +160,8 @@ class Recovery:
         return beheaded
 
     def _next_keyed(self, log_offset: int, inclusive: bool) -> int | None:
-        """Returns the first record with keys at or after a record; None if the next few records do not reveal it."""
+        """Returns the log offset of the first record with keys at (``inclusive``) or after ``log_offset``; None if
+        the next few records do not show one."""
         scanned = self._scan(log_offset, SAMPLE_BYTES)
         for record in scanned:
             if (inclusive or record.log_offset > log_offset) and index_keys(
@@ -193,8 +195,8 @@ class Recovery:
         return starts[0] if starts else 0
 
     def _resume_at(self, segment: int) -> int:
-        """Returns the start offset in the chosen segment: after the part an earlier recovery read, if that is
-        intact."""
+        """Returns the start offset in the chosen segment. If an earlier recovery has read the segment in part, and
+        that part is intact, the offset is after that part."""
         checkpoint, queues = self._parts.checkpoint, self._parts.queues
         offset = min(checkpoint.verified_offset, checkpoint.queues_log_offset)
         if self._clean or not self._strict or not segment < offset <= segment + self._log.segment_bytes:
@@ -219,9 +221,11 @@ class Recovery:
             queue.cursor = _LOST if queue in self._broken else queue.count_below(start)
 
     def _drop_deleted_topics(self) -> list[ConsumeQueue]:
-        """Finish deletions interrupted by a crash or undone by a power cut: recorded, but the files still exist.
+        """Finish deletions that were interrupted by a crash or undone by a power cut: they are recorded, but the
+        files still exist.
 
-        Returns the queues that were cleared. Records their topics received after the deletion are dispatched again.
+        Returns the queues that were cleared. Records that their topics received after the deletion are dispatched
+        again.
         """
         queues, dropped = self._parts.queues, []
         for topic, log_end in self._parts.deleted.log_ends.items():
@@ -238,7 +242,8 @@ class Recovery:
         return dropped
 
     def _catch_up_index(self, until: int) -> None:
-        """Index the records between the index's end and the start of the scan, because it needs them in log order."""
+        """Index the records between the index's end and the start of the scan, because the index needs records in log
+        order."""
         index, log = self._parts.index, self._log
         if index is None or index.rebuild_from >= until:
             return
@@ -253,7 +258,7 @@ class Recovery:
         index.build()
 
     def _has_keys(self, log_offset: int) -> bool:
-        """Whether any of the next few records would be indexed; most stores without an index never had one."""
+        """Whether any of the next few records would be indexed. A store without an index usually never had one."""
         return any(
             b"UNIQ_KEY\x01" in record.properties or b"KEYS\x01" in record.properties
             for record in self._scan(log_offset, SAMPLE_BYTES)
@@ -272,7 +277,8 @@ class Recovery:
 
     # Scan.
     def _walk(self, offset: int, until: int, only: set[ConsumeQueue] | None = None) -> int:
-        """Dispatch every record from ``offset`` on, to ``only`` these queues if given; returns the end of the log."""
+        """Dispatch every record from ``offset`` on; with ``only``, to these queues alone. Returns the end of the
+        log."""
         segment_bytes = self._log.segment_bytes
         self._only = only
         while offset < until:
@@ -304,7 +310,8 @@ class Recovery:
         return self._strict and not self._clean and not self._broken and not self._report.queue_fault
 
     def _take(self, data: bytes, base: int) -> ScanEnd:
-        """Dispatch the records of a chunk that starts at log offset ``base``; returns where and why it ends."""
+        """Dispatch the records of a chunk that starts at log offset ``base``. Returns where and why the records
+        end."""
         wrong = first_wrong(data, 0, len(data)) if self._config.property_crc_enabled else -1
         if wrong < 0:
             return self._take_records(data, base)
@@ -340,10 +347,10 @@ class Recovery:
                 return scanned.end
 
     def _take_bulk(self, data: bytes, position: int, base: int) -> int:
-        """Dispatch the next records together; returns the position after them.
+        """Dispatch the next records together. Returns the position after them.
 
-        Dispatches none of them if one needs more than the units the kernel builds: its offset is not the one its
-        queue expects, its unit holds another kind of code, or its topic was deleted or is invalid.
+        Dispatches none of them if one needs more than the units that the kernel builds: its offset is not the one its
+        queue expects, its unit contains something other than a tag code, or its topic was deleted or is invalid.
         """
         index = self._parts.index if self._only is None else None
         with_keys = NO_KEYS if index is None else index.with_keys
@@ -379,7 +386,7 @@ class Recovery:
         return end
 
     def _place(self, record: ScannedRecord) -> str:
-        """Dispatch a single record; returns why it is invalid, or ""."""
+        """Dispatch a single record. Returns why it is invalid; empty if it is valid."""
         queue = self._known.get((record.topic, record.queue_id))
         only, index = self._only, self._parts.index
         if only is None and index is not None and record.log_offset >= index.rebuild_from:
@@ -406,7 +413,8 @@ class Recovery:
         return ""
 
     def _write_tail(self, queue: ConsumeQueue) -> None:
-        """Write a tail. On a full disk the units stay in memory, so that the store opens and can be cleaned up."""
+        """Write a queue's tail. On a full disk the units stay in memory, so that the store opens and can be cleaned
+        up."""
         try:
             queue.write_tail()
         except OSError as error:
@@ -415,7 +423,7 @@ class Recovery:
                 raise
 
     def _learn(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
-        """Returns the queue of a record seen for the first time; None when its name is invalid."""
+        """Returns the queue of a record whose queue was not seen before; None if its name is invalid."""
         try:
             queue = self._parts.queues.create(topic.decode(), queue_id)
         except (UnicodeDecodeError, StoreError):
@@ -424,9 +432,10 @@ class Recovery:
         return queue
 
     def _settle(self, queue: ConsumeQueue, queue_offset: int, log_offset: int) -> str:
-        """Explain a queue offset that differs from the one its queue expects, or return the reason to stop.
+        """Handle a queue offset that differs from the one its queue expects. Returns the reason to stop; empty if the
+        difference can be explained.
 
-        The record belongs in the queue if the expected offset matches afterwards; otherwise it is skipped.
+        If the expected offset matches afterwards, the record belongs in the queue; otherwise it is skipped.
         """
         if queue in self._broken:
             return ""
@@ -452,7 +461,7 @@ class Recovery:
         return reason
 
     def _lost_records_max(self, log_offset: int) -> int:
-        """Returns how many records the damage after a log offset can have held."""
+        """Returns the maximum number of records that the damage after a log offset can have contained."""
         damaged = {*self._report.damaged, *self._parts.damage.ranges}
         lost_bytes = sum(stop - max(start, log_offset) for start, stop in damaged if stop > log_offset)
         return lost_bytes // RECORD_BYTES_MIN
@@ -473,10 +482,10 @@ class Recovery:
 
     # Damage.
     def _judge(self, offset: int, reason: str, *, is_empty: bool) -> int | None:
-        """Decide what to do at an ``offset`` without a record: None if the log ends here, or the offset after the
-        damage.
+        """Decide how to continue at an ``offset`` where no record is. Returns None if the log ends here, or the
+        offset after the damage.
 
-        Raises ``CorruptionError`` when records had been flushed here and the configuration does not skip damage.
+        Raises ``CorruptionError`` if records had been flushed here and the configuration does not skip damage.
         """
         noted = self._parts.damage.stop_of(offset)
         if noted is not None and self._is_start(noted):
@@ -513,7 +522,7 @@ class Recovery:
         return following
 
     def _was_written(self, offset: int) -> bool:
-        """Whether a whole record was once written at an offset, or any record after it."""
+        """Whether a whole record was once written at an offset, or any record after that offset."""
         segment_bytes = self._log.segment_bytes
         position = offset % segment_bytes
         if offset - position in self._segments:
@@ -552,7 +561,7 @@ class Recovery:
         return None
 
     def _is_start(self, offset: int) -> bool:
-        """Whether a whole record, or an end-of-segment marker, starts there."""
+        """Whether a whole record, or an end-of-segment marker, starts at ``offset``."""
         position = offset % self._log.segment_bytes
         room = self._log.segment_bytes - position
         if offset - position not in self._segments or room < BLANK.size:

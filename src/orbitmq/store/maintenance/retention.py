@@ -1,9 +1,9 @@
-"""Decides which log segments to remove, and when the disk is too full for writes. Pure functions of their inputs.
+"""Decides which log segments to remove, and when the disk is too full for writes. Performs no I/O.
 
 Corresponds to Apache's CleanCommitLogService. Three watermarks apply to the used fraction of a disk, lowest first.
 Above *reclaim*, expired segments are removed at any hour. Above *force*, the oldest are removed even if they have not
-expired. Above *forbid*, writes are refused as well, until usage is below *force* again, which prevents flapping. The
-removed segments are always a prefix of the log, and never include the one being written.
+expired. Above *forbid*, writes are refused as well. They stay refused until usage is below *force* again, which
+prevents flapping. The removed segments are always a prefix of the log, and never include the one being written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class DiskLevel(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """Used fractions of a disk, 0.0 to 1.0, that trigger a measure."""
+    """The used fractions of a disk, 0.0 to 1.0, above which a measure is taken."""
 
     reclaim: float = 0.75
     force: float = 0.85
@@ -65,7 +65,8 @@ class Watermarks:
         )
 
     def level(self, used: float) -> DiskLevel:
-        """Returns the level for a used fraction. Negative means unknown: expired segments are removed to be safe."""
+        """Returns the level for a used fraction. A negative fraction means unknown: expired segments are then removed
+        to be safe."""
         if used > self.forbid:
             return DiskLevel.FORBID
         if used > self.force:
@@ -79,13 +80,14 @@ class DiskGuard:
     """Tracks whether writes are forbidden, and keeps them forbidden until the disk is below the force watermark."""
 
     def __init__(self, marks: Callable[[], Watermarks]) -> None:
-        """``marks`` returns the current watermarks, which an operator may change."""
+        """``marks`` returns the current watermarks, because an operator may change them."""
         self._marks = marks
         self.level = DiskLevel.OK
         self.writes_forbidden = False
 
     def observe(self, log_used: Sequence[float], queue_used: float) -> DiskLevel:
-        """Update the level from the used fractions of the log's disks (the emptiest counts) and the queues' disk."""
+        """Update the level from the used fractions of the log's disks (only the emptiest counts) and of the queues'
+        disk. Returns the level."""
         assert log_used, "a store has at least one log directory"
         marks = self._marks()
         self.level = max(marks.level(min(log_used)), marks.level(queue_used))
@@ -127,12 +129,14 @@ def expired_segments(
 
 
 def is_delete_hour(now_ms: int, hours: frozenset[int], zone: tzinfo | None = None) -> bool:
-    """Whether ``now_ms`` falls into one of ``hours``, in ``zone`` or else the machine's own time zone."""
+    """Whether ``now_ms`` falls into one of ``hours``. The hours are in ``zone``, or in the machine's time zone by
+    default."""
     return datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).hour in hours
 
 
 class Retention:
-    """Decides, once per round, what to remove. Holds the disk guard and the remaining rounds of a manual request."""
+    """Decides, once per round, which segments to remove. Keeps the disk guard and the remaining rounds of a manual
+    request."""
 
     def __init__(self, config: StoreConfig, zone: tzinfo | None = None) -> None:
         self._config = config
@@ -141,7 +145,7 @@ class Retention:
         self.manual_rounds = 0
 
     def trigger(self) -> None:
-        """Remove expired segments in the coming rounds, whatever the hour (TRIGGER_DELETE_FILES)."""
+        """Remove expired segments in the coming rounds, regardless of the hour (TRIGGER_DELETE_FILES)."""
         self.manual_rounds = MANUAL_ROUNDS
 
     def decide(

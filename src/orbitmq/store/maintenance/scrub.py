@@ -1,9 +1,9 @@
 """Verifies the whole commit log in the background, so that damage is found while a replica is intact.
 
-Retention reads nothing and consumers read the newest messages, so a flipped bit in an old segment may go unnoticed
-for weeks. The scrubber reads the log from its start to the flushed offset, verifies every record against its checksum
-and its queue unit, and starts over. It reports damage to ``Integrity``, which rewrites queue units from the log and
-repairs records from another broker. It is paced to read the log once per ``scrubIntervalHours``.
+Retention does not read messages and consumers read the newest ones, so a flipped bit in an old segment may go
+unnoticed for weeks. The scrubber reads the log from its start to the flushed offset, verifies every record against
+its checksum and its queue unit, and starts over. It reports damage to ``Integrity``, which rewrites queue units from
+the log and repairs records from another broker. It is paced to read the log once per ``scrubIntervalHours``.
 
 Each piece takes three steps: ``next_piece`` chooses it, ``read_piece`` reads it (on any thread, with its own
 descriptor, because a segment may expire meanwhile), and ``check`` verifies it on the store's thread.
@@ -31,7 +31,7 @@ _TRANSACTION_MASK: Final = 0xC
 
 
 class Piece(NamedTuple):
-    """A part of one segment that begins with a record."""
+    """A part of one segment. It begins with a record."""
 
     path: str
     log_offset: int
@@ -60,11 +60,11 @@ class Scrubber:
 
     @property
     def end(self) -> int:
-        """The end of a pass: later bytes may still be only in the page cache."""
+        """The log offset where a pass ends. Later bytes may be only in the page cache."""
         return self._log.whole_end(self._log.flushed)
 
     def resume_at(self, log_offset: int) -> None:
-        """Continue a pass of an earlier process."""
+        """Continue a pass of an earlier process at ``log_offset``."""
         self.position = log_offset
 
     def skip_segment(self) -> None:
@@ -73,7 +73,7 @@ class Scrubber:
         self.position += self._log.segment_bytes - self.position % self._log.segment_bytes
 
     def next_piece(self) -> Piece | None:
-        """Returns the next piece to read; None when a pass is complete. The next call then starts another pass."""
+        """Returns the next piece to read; None if a pass is complete. The call after that starts another pass."""
         log = self._log
         self.position = max(self.position, log.start)
         if self.position >= self.end:
@@ -138,7 +138,7 @@ class Scrubber:
 
     @staticmethod
     def _may_be_long(data: bytes, end: int) -> bool:
-        """Whether the record that starts there extends past the data, according to its size field."""
+        """Whether the record that starts at ``end`` extends past the data, according to its size field."""
         if end + BLANK_BYTES > len(data):
             return True
         size, magic = BLANK.unpack_from(data, end)

@@ -1,7 +1,7 @@
 """Reports appends the disk refused: immediately in the log, and in ``/readyz`` until the disk accepts writes again.
 
-Appends are still attempted: the next one may be smaller, or space may have been freed. So the fault ends with a
-successful append, or when no append has been attempted for a while and there is space.
+Appends are still attempted, because the next one may be smaller or space may have been freed. The fault ends with a
+successful append, or when no append has been attempted for a while and there is free space.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class WriteFault:
         """Why appends are currently refused; empty when they are not."""
 
     def refused(self, reason: str, log_end: int) -> None:
-        """Record that the disk refused an append at ``log_end``. Logs it immediately, then once a minute with a
-        count."""
+        """Record that the disk refused an append at ``log_end``. The first refusal is logged immediately, later ones
+        once a minute with a count."""
         now = self._monotonic()
         self._count += 1
         self._at, self._log_end = now, log_end
@@ -43,7 +43,7 @@ class WriteFault:
         self.reason = reason
 
     def look(self, log_end: int, available_bytes: Callable[[], int]) -> None:
-        """Clear the fault if it is over; called periodically. ``available_bytes`` is called only when it matters."""
+        """Clear the fault if it is over. Called periodically. ``available_bytes`` is called only if it is needed."""
         if not self.reason:
             return
         written = log_end > self._log_end

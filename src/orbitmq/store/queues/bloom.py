@@ -61,7 +61,7 @@ def _int32(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """The dimensions of a filter: how many bits a name sets, and how many bits there are."""
+    """The dimensions of a filter: the number of bits that a name sets, and the number of bits in total."""
 
     hash_count: int
     bit_count: int
@@ -82,8 +82,8 @@ class BloomFilter:
         return self.bit_count // 8
 
     def positions(self, name: str) -> list[int]:
-        """Returns the bits of ``name`` (Apache uses ``group#topic``): two hashes combined as by Kirsch and
-        Mitzenmacher."""
+        """Returns the positions of the bits of ``name`` (Apache uses ``group#topic``). They are derived from two
+        hashes, by the method of Kirsch and Mitzenmacher."""
         hashed = murmur3_64(name.encode())
         low, high = _int32(hashed), _int32(hashed >> 32)
         bits: list[int] = []
@@ -98,7 +98,8 @@ class BloomFilter:
             bitmap[bit >> 3] |= 1 << (bit & 7)
 
     def hits(self, bitmap: bytes, positions: list[int]) -> bool:
-        """Whether all bits at ``positions`` are set. A bitmap of another size proves nothing and counts as a hit."""
+        """Whether all bits at ``positions`` are set. A bitmap of another size counts as a hit, because it proves
+        nothing."""
         if len(bitmap) != self.byte_count:
             return True
         return all(bitmap[bit >> 3] & (1 << (bit & 7)) for bit in positions)

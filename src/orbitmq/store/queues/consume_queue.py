@@ -6,7 +6,7 @@ and reach the file in one write. A process that dies loses only tails, which rec
 Invariants
 1. Units are dense: ``tail_start + len(tail) / 20 == max_offset``; all units below ``tail_start`` are in files.
 2. ``min_offset <= max_offset``; units below ``min_offset`` point below the start of the log, or are blank.
-3. ``log_end`` is the end of the last unit's record: nothing before it needs to be dispatched again.
+3. ``log_end`` is the end of the last unit's record. No record before it needs to be dispatched again.
 4. After the last unit the files contain zeros.
 """
 
@@ -48,8 +48,8 @@ class HandleCache:
         self._handles: OrderedDict[str, int] = OrderedDict()
 
     def open(self, path: str, create_bytes: int = 0) -> int:
-        """Returns a descriptor owned by the cache and valid until the next call. With ``create_bytes`` a missing file
-        is created with that size."""
+        """Returns a descriptor that is owned by the cache and valid until the next call. With ``create_bytes`` a
+        missing file is created with that size."""
         handle = self._handles.get(path)
         if handle is not None:
             self._handles.move_to_end(path)
@@ -134,7 +134,8 @@ class ConsumeQueue:
 
     # Load.
     def load(self) -> bool:
-        """Find the files; ``rewind`` sets the end. False when they cannot form a queue (a wrong length, a gap)."""
+        """Find the files; ``rewind`` then sets the end. Returns False if the files cannot form a queue (a wrong
+        length, a gap)."""
         fs, file_bytes = self._fs, self._file_units * UNIT_BYTES
         numbers: list[int] = []
         for name in fs.names(self._directory):
@@ -155,14 +156,15 @@ class ConsumeQueue:
         return True
 
     def rewind(self, log_offset: int) -> None:
-        """Keep the leading units whose records start below ``log_offset``; the rest is not trusted.
+        """Drop all units from the first one that is invalid or whose record starts at or after ``log_offset``.
 
         Changes memory only; ``cut_files`` changes the files.
         """
         self._end_at(self.count_below(log_offset))
 
     def count_below(self, log_offset: int) -> int:
-        """Returns the queue offset after the leading units that are valid and point below ``log_offset``."""
+        """Returns the queue offset of the first unit that is invalid or whose record starts at or after
+        ``log_offset``."""
         low, high = self.first_file * self._file_units, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -174,7 +176,7 @@ class ConsumeQueue:
         return low
 
     def _end_at(self, queue_offset: int) -> None:
-        """Make ``queue_offset`` the end and drop the units of the tail at or after it; files are left alone."""
+        """Make ``queue_offset`` the end, and drop the units at or after it from the tail. The files do not change."""
         if queue_offset >= self.tail_start:
             del self.tail[(queue_offset - self.tail_start) * UNIT_BYTES :]
         else:
@@ -190,10 +192,10 @@ class ConsumeQueue:
                 self.log_end = unit[0] + unit[1]
 
     def cut_files(self) -> None:
-        """Erase everything after ``tail_start`` from the files: remove later files and zero the rest of the current
-        one.
+        """Erase everything after ``tail_start`` from the files. Later files are removed and the rest of the current
+        one is zeroed.
 
-        The first file stays even when it is empty, because its name keeps the queue's numbering.
+        The first file stays even if it is empty, because its name keeps the queue's numbering.
         """
         file_bytes = self._file_units * UNIT_BYTES
         last, index = divmod(self.tail_start, self._file_units)
@@ -215,13 +217,13 @@ class ConsumeQueue:
 
     # Append.
     def append(self, log_offset: int, size: int, tag_code: int) -> None:
-        """Add the unit of the next message. The caller writes the tail once it is long enough."""
+        """Add the unit of the next message. The caller must write the tail once it is long enough."""
         self.tail += UNIT.pack(log_offset, size, tag_code)
         self.max_offset += 1
         self.log_end = log_offset + size
 
     def extend(self, units: bytes) -> None:
-        """Add the units of the next messages. The caller writes the tail once it is long enough."""
+        """Add the units of the next messages. The caller must write the tail once it is long enough."""
         if units:
             self.tail += units
             self.max_offset += len(units) // UNIT_BYTES
@@ -246,14 +248,14 @@ class ConsumeQueue:
 
     @staticmethod
     def recoded(units: bytes, codes: Sequence[int]) -> bytes:
-        """Returns the same units with other codes in their third field."""
+        """Returns the same units with their third field, the code, replaced by ``codes``."""
         return b"".join(
             UNIT.pack(log_offset, size, code)
             for (log_offset, size, _), code in zip(UNIT.iter_unpack(units), codes, strict=True)
         )
 
     def write_tail(self) -> None:
-        """Write the tail to the files. After an ``OSError`` the tail is kept and the call may be repeated."""
+        """Write the tail to the files. After an ``OSError`` the tail is kept, and the call may be repeated."""
         while self.tail:
             number, index = divmod(self.tail_start, self._file_units)
             count = min(len(self.tail), (self._file_units - index) * UNIT_BYTES)
@@ -267,7 +269,7 @@ class ConsumeQueue:
                 raise OSError(28, f"queue file {self._path(number)} accepts no more units")
 
     def start_at(self, queue_offset: int) -> None:
-        """Start an empty queue at an offset above 0; the units before it in its file are written blank."""
+        """Start an empty queue at an offset above 0. The units before it in its file are written blank."""
         number, index = divmod(queue_offset, self._file_units)
         self._empty_at(queue_offset)
         if index:
@@ -293,7 +295,7 @@ class ConsumeQueue:
 
     # Read.
     def units(self, queue_offset: int, count: int) -> bytes:
-        """Returns up to ``count`` units from an offset inside the queue, as bytes; fewer at the end of a file."""
+        """Returns up to ``count`` units from an offset inside the queue on, as bytes; fewer at the end of a file."""
         if queue_offset >= self.tail_start:
             start = (queue_offset - self.tail_start) * UNIT_BYTES
             return bytes(self.tail[start : start + count * UNIT_BYTES])
@@ -319,7 +321,7 @@ class ConsumeQueue:
         return data
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """Returns (log offset, record size, tag code) of one message; None when its unit cannot be read."""
+        """Returns (log offset, record size, tag code) of one message; None if its unit cannot be read."""
         data = self.units(queue_offset, 1)
         if len(data) != UNIT_BYTES:
             return None
@@ -328,13 +330,13 @@ class ConsumeQueue:
 
     @property
     def first_log_offset(self) -> int:
-        """Log offset of the first message in the files; -1 without one."""
+        """The log offset of the first message in the files; -1 if there is none."""
         first = self.first_file * self._file_units
         unit = self.unit(first) if first < self.max_offset else None
         return -1 if unit is None or unit[1] <= 0 else unit[0]
 
     def next_file_offset(self, queue_offset: int) -> int:
-        """Returns the first queue offset of the file after the one that holds ``queue_offset``."""
+        """Returns the first queue offset of the file after the one that contains ``queue_offset``."""
         return (queue_offset // self._file_units + 1) * self._file_units
 
     # Maintenance.
@@ -351,7 +353,8 @@ class ConsumeQueue:
         self.min_offset = low
 
     def expire(self, log_start: int) -> int:
-        """Remove leading files whose records have all expired, never the last file; returns the number removed."""
+        """Remove leading files whose records have all expired, but never the last file. Returns the number
+        removed."""
         removed = 0
         while (end := (self.first_file + 1) * self._file_units) < self.tail_start:
             unit = self.unit(end - 1)
@@ -367,7 +370,7 @@ class ConsumeQueue:
         return removed
 
     def clear(self) -> None:
-        """Remove the files; the queue is empty and starts at 0 again."""
+        """Remove the files. The queue is then empty and starts at 0 again."""
         for name in self._fs.names(self._directory):
             path = posixpath.join(self._directory, name)
             self._handles.forget(path)
@@ -376,7 +379,7 @@ class ConsumeQueue:
         self._empty_at(0)
 
     def take_unsynced(self) -> list[str]:
-        """Returns the paths of files written since the last call; the caller must sync them."""
+        """Returns the paths of files written since the last call. The caller must sync them."""
         paths = [self._path(number) for number in self.unsynced]
         self.unsynced.clear()
         return paths

@@ -1,8 +1,8 @@
 """The filter extensions of all queues (``enableConsumeQueueExt``), which units refer to in place of a tag code.
 
-Off by default, in Apache as well. When on, every new unit gets an extension with its tag code, store time and the
-filter bitmap the broker computes. When an extension cannot be written, the unit keeps a plain tag code, which every
-reader accepts too.
+Extensions are off by default, like in Apache. When they are on, every new unit gets an extension with its tag code,
+store time and the filter bitmap that the broker computes. If an extension cannot be written, the unit keeps a plain
+tag code, which every reader accepts too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Extensions:
         self._bitmap = bitmap
 
     def code(self, queue: ConsumeQueue, tag_code: int, store_ms: int, properties: bytes) -> int:
-        """Returns the code for a queue's next unit: a new extension's address, or the tag code if the write fails."""
+        """Returns the code for a queue's next unit: the address of a new extension, or the tag code if writing it
+        failed."""
         bitmap = b"" if self._bitmap is None else self._bitmap(queue.topic, properties)
         try:
             return self._of(queue).append(ExtUnit(tag_code, store_ms, bitmap))
@@ -54,7 +55,7 @@ class Extensions:
             return tag_code
 
     def with_tag_codes(self, queue: ConsumeQueue, units: bytes) -> bytes:
-        """Returns the same units with addresses replaced by tag codes, where the extension still exists."""
+        """Returns the same units with extension addresses replaced by tag codes, where the extension still exists."""
         resolved = bytearray(units)
         for index, (log_offset, size, code) in enumerate(UNIT.iter_unpack(units)):
             extension = self._of(queue).read(code) if is_ext_address(code) else None
@@ -101,9 +102,9 @@ class Extensions:
 
 
 def last_address(queue: ConsumeQueue) -> int | None:
-    """Returns the extension address in the newest unit that has one; None when no unit has.
+    """Returns the extension address in the newest unit that has one; None if no unit has one.
 
-    Scans every unit if necessary: an address assigned twice would show one message under another's tag.
+    Scans every unit if necessary, because an address assigned twice would make one message appear with another's tag.
     """
     end = queue.max_offset
     while end > queue.min_offset:

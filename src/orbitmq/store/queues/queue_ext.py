@@ -42,12 +42,12 @@ class ExtUnit:
 
 
 def is_ext_address(code: int) -> bool:
-    """Whether the third field of a queue unit is an extension address rather than a tag code or a due time."""
+    """Whether the third field of a queue unit is an extension address, not a tag code or a due time."""
     return code <= ADDRESS_MAX
 
 
 def encode_ext_unit(unit: ExtUnit) -> bytes:
-    """Returns the stored form. Raises ``ValueError`` beyond 32,767 bytes."""
+    """Returns the stored form. Raises ``ValueError`` if it would exceed 32,767 bytes."""
     size = UNIT_BYTES_MIN + len(unit.bitmap)
     if size > UNIT_BYTES_MAX:
         raise ValueError(f"a filter bitmap of {len(unit.bitmap)} bytes does not fit a queue extension unit")
@@ -55,7 +55,7 @@ def encode_ext_unit(unit: ExtUnit) -> bytes:
 
 
 def decode_ext_unit(data: bytes) -> ExtUnit | None:
-    """Returns the unit at the start of ``data``; None when it is missing or incomplete."""
+    """Returns the unit at the start of ``data``; None if it is missing or incomplete."""
     if len(data) < UNIT_BYTES_MIN:
         return None
     size, tag_code, store_ms, bitmap_bytes = UNIT_HEAD.unpack_from(data)
@@ -78,14 +78,14 @@ class QueueExt:
         self._unsynced: set[int] = set()
 
     def load(self, last_address: int | None) -> None:
-        """Find the files and resume writing after ``last_address``, the newest address in the queue's units; in a new
-        file when the unit there cannot be read."""
+        """Find the files and resume writing after ``last_address``, the newest address in the queue's units. If the
+        unit there cannot be read, writing resumes in a new file."""
         offsets = [offset_of_name(name) for name in self._fs.names(self._directory)]
         self._starts = [start for start in offsets if start is not None and start % self._file_bytes == 0]
         self.resume_after(last_address)
 
     def resume_after(self, last_address: int | None) -> None:
-        """Cut everything after the unit at ``last_address``; None cuts everything."""
+        """Cut everything after the unit at ``last_address``. None cuts everything."""
         if last_address is None:
             self._cut(0)
             return
@@ -102,9 +102,9 @@ class QueueExt:
         return self._end + ADDRESS_BASE
 
     def append(self, unit: ExtUnit) -> int:
-        """Store a unit and return its address. It reaches the file before the queue unit that refers to it.
+        """Store a unit and return its address. The unit is in the file before the queue unit that refers to it is.
 
-        Raises ``OSError`` with nothing stored, ``ValueError`` for a bitmap that does not fit.
+        Raises ``OSError`` with nothing stored, and ``ValueError`` for a bitmap that does not fit.
         """
         data = encode_ext_unit(unit)
         start = self._file_start(self._end)
@@ -121,7 +121,7 @@ class QueueExt:
         return address
 
     def read(self, address: int) -> ExtUnit | None:
-        """Returns the unit at an address; None when it was removed or never existed."""
+        """Returns the unit at an address; None if it was removed or never existed."""
         position = address - ADDRESS_BASE
         if not is_ext_address(address) or position < 0:
             return None
@@ -140,7 +140,8 @@ class QueueExt:
                 self._fs.close(handle)
 
     def drop_before(self, first_address: int) -> int:
-        """Remove files that end before the first address still in use; returns the number removed."""
+        """Remove files that end before ``first_address``, the first address still in use. Returns the number
+        removed."""
         position = first_address - ADDRESS_BASE
         gone = [start for start in self._starts if start + self._file_bytes <= position]
         for start in gone:

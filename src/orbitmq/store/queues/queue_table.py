@@ -33,7 +33,7 @@ class QueueTable:
         self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
 
     def load(self) -> list[ConsumeQueue]:
-        """Load every queue on disk; returns those whose files were unusable and have been cleared."""
+        """Load every queue on disk. Returns those whose files were unusable and have been cleared."""
         cleared: list[ConsumeQueue] = []
         for topic in self._fs.names(self._root):
             directory = posixpath.join(self._root, topic)
@@ -54,7 +54,8 @@ class QueueTable:
         return self.by_key.get((topic, queue_id))
 
     def create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Returns the queue, created in memory if it is new; its directory is created with its first written units.
+        """Returns the queue. A new queue is created in memory; its directory is created when its first units are
+        written.
 
         Raises ``BadQueueName`` for a name that cannot be a directory or would be outside the store.
         """
@@ -78,7 +79,7 @@ class QueueTable:
         return queue
 
     def delete_topic(self, topic: str) -> int:
-        """Delete a topic's queues and files; returns the number of queues."""
+        """Delete a topic's queues and files. Returns the number of queues."""
         queues = self._by_topic.pop(topic, {})
         for queue_id, queue in queues.items():
             queue.clear()
@@ -103,11 +104,11 @@ class QueueTable:
 
     @property
     def filled_count(self) -> int:
-        """How many queues point into the log."""
+        """The number of queues that point into the log."""
         return sum(queue.log_end >= 0 for queue in self)
 
     def log_end(self) -> int:
-        """Returns the highest record end any queue points to; -1 when all queues are empty."""
+        """Returns the highest end of a record that any queue points to; -1 if all queues are empty."""
         return max((queue.log_end for queue in self.by_key.values()), default=-1)
 
     def write_tails(self) -> None:
@@ -155,10 +156,10 @@ class QueueTable:
 
 
 class DeletedTopics:
-    """The end of the log at the time each topic was deleted.
+    """For each deleted topic, the end of the log at the time of the deletion.
 
-    Records of the topic before that offset stay in the log until they expire. Without this note a recovery would take
-    them for messages whose queue was lost, recreate the topic, and number new messages after the old ones.
+    Records of the topic before that offset stay in the log until they expire. Without this entry a recovery would
+    assume that their queue was lost, recreate the topic, and number new messages after the old ones.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -166,11 +167,11 @@ class DeletedTopics:
         self.log_ends: dict[str, int] = {}
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises ``CorruptionError`` when it cannot be decoded."""
+        """Read the file, if it exists. Raises ``CorruptionError`` if it cannot be decoded."""
         self.log_ends = self._file.load(lambda data: msgspec.json.decode(data, type=dict[str, int])) or {}
 
     def add(self, topic: str, log_end: int) -> None:
-        """Record a deletion; it is on disk when this returns."""
+        """Record a deletion. It is on disk when this returns."""
         self.log_ends[topic] = log_end
         self._save()
 
@@ -182,7 +183,7 @@ class DeletedTopics:
             self._save()
 
     def cut(self, log_end: int) -> None:
-        """Lower deletions to the new end of a log that was cut back."""
+        """Lower the recorded offsets to the new end of a log that was cut back."""
         if any(end > log_end for end in self.log_ends.values()):
             ends = {topic: min(end, log_end) for topic, end in self.log_ends.items()}
             # Saved before memory changes: if the disk refuses, the next attempt must still see a difference.

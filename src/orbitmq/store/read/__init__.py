@@ -1,1 +1,1 @@
-"""Queue reads: by offset, by time, through a filter."""
+"""Reads queues by offset, by time and through a filter."""

@@ -1,9 +1,11 @@
-"""Damaged messages: reported once, skipped by readers, and repaired where the log has the data a queue lost.
+"""Handles damaged messages. They are reported once, skipped by readers, and repaired if the log has the data that a
+queue lost.
 
 A reader skips a message whose unit and record do not match (see ``kernel.select``) and reports it here. The log is
 the source of truth: if it holds a whole record with that queue offset between the records of the neighbouring units,
 the unit is the damaged part, and it is overwritten. Otherwise the record is damaged, and only another replica has it.
-While it is fetched from there (``fetch``), readers stop before the message; if the fetch fails they skip it.
+While the record is fetched from a replica (``fetch``), readers stop before the message; if the fetch fails, they skip
+it.
 
 Not detected: a record's checksum covers only its body, so a changed property, flag, time or host is served as it is,
 and a changed tag code of a unit hides the message from readers that filter by tag.
@@ -70,22 +72,22 @@ class Integrity:
         """Number of times bytes from a master were refused because they contained a damaged record."""
 
     def fetch_with(self, fetch: Callable[[int, str, int], bool] | None) -> None:
-        """Repair records with ``fetch`` from now on. It starts to repair the record at a log offset from another
-        broker, for readers of a queue, and returns whether a repair is in progress, which ends with
-        ``fetch_ended``."""
+        """Repair records with ``fetch`` from now on. ``fetch`` is called with the record's log offset, and with the
+        topic and queue id whose readers need it (empty and 0 if no reader does). It starts a repair from another
+        broker and returns whether one is in progress. When that has ended, ``fetch_ended`` must be called."""
         self._fetch = fetch
 
     def refused(self) -> None:
-        """Count bytes from a master that were refused."""
+        """Count a refusal of damaged bytes from a master."""
         self.refused_count += 1
 
     def is_damage(self, log_offset: int, size: int) -> bool:
-        """Whether a unit whose record is not in the log is damaged. A unit for a message known to be lost is not."""
+        """Whether a unit whose record is not in the log is damaged. The unit of a message known to be lost is not."""
         return size != BLANK_UNIT_SIZE and not self._log.in_damage(log_offset)
 
     def examine(self, queue: ConsumeQueue, numbers: Sequence[int]) -> bool:
-        """Repair or report the messages at these queue offsets (ascending), each once. True if a unit was repaired
-        and the read should be repeated."""
+        """Repair or report the messages at these queue offsets (ascending), each once. Returns True if a unit was
+        repaired, so that the read should be repeated."""
         keys = {number: (queue.topic, queue.queue_id, number) for number in numbers}
         left = {number: self._attempts_left.get(key, ATTEMPTS) for number, key in keys.items()}
         wanted = [
@@ -116,7 +118,7 @@ class Integrity:
 
     # Records being fetched from another broker.
     def first_fetched(self, queue: ConsumeQueue, numbers: Sequence[int]) -> int | None:
-        """Returns the first of these queue offsets whose record is being fetched, if any."""
+        """Returns the first of these queue offsets whose record is being fetched; None if there is none."""
         return next((number for number in numbers if self._is_fetched(queue, number)), None)
 
     def _is_fetched(self, queue: ConsumeQueue, number: int) -> bool:
@@ -135,11 +137,11 @@ class Integrity:
         return True
 
     def fetch_ended(self, log_offset: int) -> None:
-        """Note that the repair of a record has ended, whether or not it succeeded."""
+        """Record that the repair of a record has ended, whether or not it succeeded."""
         self._fetching.discard(log_offset)
 
     def whole_at(self, log_offset: int) -> bytes | None:
-        """Returns the record at a log offset if its body matches its checksum. Reports nothing."""
+        """Returns the record at a log offset if its body matches its checksum, otherwise None. Reports nothing."""
         found = self._log.record(log_offset)
         if found is None:
             return None
@@ -153,7 +155,8 @@ class Integrity:
         return not self._checks_property_crc or is_right(record)
 
     def after_marker(self, log_offset: int) -> int:
-        """Returns the start of the next segment if an end-of-segment marker is at the offset, else the offset."""
+        """Returns the start of the next segment if an end-of-segment marker is at the offset, otherwise the
+        offset."""
         room = self._log.segment_bytes - log_offset % self._log.segment_bytes
         head = self._log.slice(log_offset, BLANK_BYTES)
         return (
@@ -171,7 +174,7 @@ class Integrity:
         return kept
 
     def found(self, log_offset: int, reason: str) -> None:
-        """Handle a damaged record that no reader has met: repair it from another broker, or report it once."""
+        """Handle a damaged record that no reader has met. It is repaired from another broker, or reported once."""
         if self._fetch is not None and self._fetch(log_offset, "", 0):
             return
         key = ("", 0, log_offset)
@@ -181,7 +184,8 @@ class Integrity:
         self._remember(key, 0)
 
     def next_record(self, log_offset: int) -> int:
-        """Returns where the log continues after a damaged record: its segment's next record, or the next segment."""
+        """Returns the log offset where the log continues after a damaged record: the next record of its segment, or
+        the next segment."""
         start = log_offset - log_offset % self._log.segment_bytes
         end = min(self._log.end - start, self._log.segment_bytes)
         view = self._log.segments.view(start)
@@ -189,7 +193,7 @@ class Integrity:
         return start + (following if following < end else self._log.segment_bytes)
 
     def is_whole(self, record: memoryview, log_offset: int) -> bool:
-        """Whether the bytes are one record with an intact body. A damaged one is reported once."""
+        """Whether the bytes are one record with an intact body. A damaged record is reported once."""
         walked, _ = walk_records(bytes(record), 0, len(record), True, log_offset)
         if walked and self.matches_property_crc(record):
             return True
@@ -212,7 +216,8 @@ class Integrity:
             known.popitem(last=False)
 
     def _repair(self, queue: ConsumeQueue, record: ScannedRecord) -> str:
-        """Overwrite a message's unit with the values of its record; returns the reason when that fails."""
+        """Overwrite a message's unit with the values of its record. Returns why that failed; empty if it
+        succeeded."""
         number = record.queue_offset
         before = queue.unit(number)
         if before is not None and before[:2] == (record.log_offset, record.size):
@@ -230,7 +235,7 @@ class Integrity:
         return ""
 
     def _fault(self, queue: ConsumeQueue, number: int) -> str:
-        """Describes what is wrong with a message whose whole record is not in the log."""
+        """Returns a description of what is wrong with a message whose whole record is not in the log."""
         unit = queue.unit(number)
         if unit is None:
             return "the queue unit cannot be read"
@@ -253,7 +258,8 @@ class Integrity:
 
     # Search.
     def _search(self, queue: ConsumeQueue, numbers: Sequence[int]) -> dict[int, ScannedRecord]:
-        """Find the whole records of messages in the log, between the neighbours of their units."""
+        """Returns the whole records of these messages that are in the log, by queue offset. Searches between the
+        records of the neighbouring units."""
         low = self._end_before(queue, numbers[0])
         high = min(self._start_after(queue, numbers[-1]), low + SEARCH_BYTES)
         wanted, found = frozenset(numbers), dict[int, ScannedRecord]()
@@ -274,7 +280,8 @@ class Integrity:
         return found
 
     def _end_before(self, queue: ConsumeQueue, number: int) -> int:
-        """Returns the end of the nearest earlier message's record whose unit is correct."""
+        """Returns the end of the nearest earlier record with a correct unit, or the start of the log if there is none
+        nearby."""
         for earlier in range(number - 1, max(queue.min_offset, number - NEIGHBOURS) - 1, -1):
             unit = queue.unit(earlier)
             if unit is not None and self._is_at(earlier, unit):
@@ -282,7 +289,8 @@ class Integrity:
         return self._log.start
 
     def _start_after(self, queue: ConsumeQueue, number: int) -> int:
-        """Returns the start of the nearest later message's record whose unit is correct."""
+        """Returns the start of the nearest later record with a correct unit, or the end of the log if there is none
+        nearby."""
         for later in range(number + 1, min(queue.max_offset, number + NEIGHBOURS)):
             unit = queue.unit(later)
             if unit is not None and self._is_at(later, unit):
@@ -294,7 +302,7 @@ class Integrity:
         return record is not None and QUEUE_OFFSET.unpack_from(record)[0] == number
 
     def _heads(self, low: int, high: int) -> Iterator[tuple[int, memoryview]]:
-        """Yields the possible records between two record boundaries, with their log offsets."""
+        """Yields the log offset and bytes of everything between two record boundaries that may be a record."""
         log = self._log
         while low < high:
             start = low - low % log.segment_bytes
@@ -315,7 +323,8 @@ class Integrity:
 
     @staticmethod
     def _next_head(view: memoryview, position: int, end: int, base: int) -> int:
-        """Returns the next record at or after a position that contains its own offset; ``end`` without one."""
+        """Returns the position of the next record, at or after ``position``, that contains its own offset; ``end`` if
+        there is none."""
         if position + BLANK_BYTES <= end and BLANK.unpack_from(view, position)[1] == MAGIC_BLANK:
             return end
         while position + RECORD_BYTES_MIN <= end:

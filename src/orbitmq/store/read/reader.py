@@ -1,4 +1,4 @@
-"""Queue reads: batches of records as slices of the log, and searches by time (Apache: ``getMessage``).
+"""Reads queues: returns batches of records as slices of the log, and finds offsets by time (Apache: ``getMessage``).
 
 A read copies no message: units are read from the queue, ``kernel.select`` chooses among their records, and each run
 of adjacent records in the log becomes one slice of the mapped segment. It also verifies the checksum of each record
@@ -37,7 +37,7 @@ _REMOVING: Final = ReadStatus.MESSAGE_WAS_REMOVING
 
 
 class QueueReader:
-    """Serves reads from queues and log."""
+    """Serves reads from the queues and the log."""
 
     def __init__(self, parts: StoreParts, memory_bytes: int) -> None:
         self._log = parts.log
@@ -57,15 +57,15 @@ class QueueReader:
         """Records that end after this are not served yet; None serves all."""
 
     def written_from(self, log_offset: int) -> None:
-        """Set ``own_offset``."""
+        """Set ``own_offset``, from which the log is trusted."""
         self.own_offset = log_offset
 
     def limit(self, log_offset: int | None) -> None:
-        """Set ``confirm_offset``."""
+        """Set ``confirm_offset``: records that end after it are not served. None serves all."""
         self.confirm_offset = log_offset
 
     def correct_offsets(self, corrects: bool) -> None:
-        """Set ``corrects_offsets``."""
+        """Set whether a read outside a queue returns the correct offset (``corrects_offsets``)."""
         self.corrects_offsets = corrects
 
     def read(
@@ -148,11 +148,12 @@ class QueueReader:
         )
 
     def reads(self) -> Reads:
-        """Returns a reader for several reads between which the log does not change."""
+        """Returns a reader for several reads in a row, between which nothing is removed from the log."""
         return Reads(self)
 
     def bounds(self) -> tuple[int, int]:
-        """Returns the log offsets from which records are in memory and from which the log is trusted."""
+        """Returns two log offsets: where the records that are likely in memory start, and from where the log is
+        trusted."""
         memory_start = self._memory_start()
         return memory_start, self.own_offset if self.own_offset > memory_start else memory_start
 
@@ -160,7 +161,8 @@ class QueueReader:
         return self._log.end - self._machine_bytes * self._parts.config.memory_ratio_percent // 100
 
     def window(self, log_offset: int) -> tuple[memoryview, int] | None:
-        """Returns the part of the log around an offset that may be served, and its first log offset."""
+        """Returns the part of the log around an offset that may be served, and its first log offset; None if there is
+        none."""
         return self._log.window(log_offset, self.confirm_offset)
 
     @property
@@ -243,14 +245,15 @@ class QueueReader:
         return right if self.corrects_offsets or self._parts.config.check_offset_on_slave else asked
 
     def store_time(self, queue: ConsumeQueue, queue_offset: int) -> int:
-        """Returns the store time of a message; -1 when it does not exist."""
+        """Returns the store time of a message; -1 if it does not exist."""
         if not queue.min_offset <= queue_offset < queue.max_offset:
             return -1
         unit = queue.unit(queue_offset)
         return -1 if unit is None else self._log.store_time(unit[0])
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
-        """Binary search for the first message stored at or after the time (``upper``: the last at or before)."""
+        """Returns the queue offset of the first message stored at or after the time; with ``upper``, of the last one
+        stored at or before it. Uses a binary search."""
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -265,7 +268,7 @@ class QueueReader:
 
 
 class Reads:
-    """Reads of queues that share what a single read looks up: limits, bounds, and the window of the log.
+    """Reads queues repeatedly, looking up limits, bounds and the log window once instead of on every read.
 
     The log may grow between two reads, but nothing may be removed from it.
     """
@@ -281,7 +284,7 @@ class Reads:
     def read(
         self, topic: str, queue_id: int, offset: int, max_count: int, wanted: Filter | None
     ) -> ReadResult:
-        """Like ``QueueReader.read``, but for ``from_disk``, which is not set."""
+        """Like ``QueueReader.read``, but may leave ``from_disk`` unset."""
         reader = self._reader
         queue = reader.queues.get((topic, queue_id))
         is_plain = not reader.checks_property_crc and queue is not None
@@ -319,7 +322,7 @@ class Reads:
         return reader.read(topic, queue_id, offset, max_count, wanted=wanted)
 
     def _move(self, log_offset: int) -> None:
-        """Move the window to this part of the log, if it can be served."""
+        """Move the window to the part of the log around ``log_offset``, if it can be served."""
         window = self._reader.window(log_offset)
         if window is not None:
             self._window, self._window_end = window, window[1] + len(window[0])

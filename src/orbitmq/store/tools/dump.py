@@ -1,4 +1,4 @@
-"""Returns the contents of a store's files as plain values. Only reads; the command line does the printing.
+"""Reads the contents of a store's files as plain values, without changing them. The command line does the printing.
 
 Every function yields one struct per item, in file order, without holding more than one in memory.
 """
@@ -150,7 +150,8 @@ def segment_rows(store: OfflineStore) -> Iterator[SegmentRow]:
 
 
 def record_rows(store: OfflineStore, start: int = 0, *, with_body: bool = False) -> Iterator[RecordRow]:
-    """Yields records from a log offset on; if it is not a record boundary, from the beginning of its segment."""
+    """Yields records from a log offset on. If the offset is not a record boundary, starts at the beginning of its
+    segment."""
     for segment in store.segments():
         if segment.start + segment.size_bytes <= start:
             continue
@@ -196,7 +197,7 @@ def _record_row(store: OfflineStore, scanned: ScannedRecord, *, with_body: bool)
 def queue_rows(
     store: OfflineStore, topic: str | None = None, queue_id: int | None = None
 ) -> Iterator[QueueRow]:
-    """Yields every consume queue, or those of one topic, or one."""
+    """Yields every consume queue, optionally only those of one topic or with one queue id."""
     for queue in store.queues():
         if topic in (None, queue.topic) and queue_id in (None, queue.queue_id):
             yield _queue_row(store, queue)
@@ -248,7 +249,7 @@ def entry_rows(store: OfflineStore, path: str) -> Iterator[EntryRow]:
 
 
 def checkpoint_row(store: OfflineStore) -> CheckpointRow:
-    """Returns the checkpoint; zeros when it is missing."""
+    """Returns the checkpoint; all values are zero if it is missing."""
     checkpoint = Checkpoint(store.fs, store.config.path("checkpoint"))
     checkpoint.load()
     return CheckpointRow(*checkpoint.values, abort=store.fs.stat(store.config.path("abort")) is not None)

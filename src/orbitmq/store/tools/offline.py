@@ -39,7 +39,7 @@ class OfflineSegment:
 
 @dataclass(frozen=True, slots=True)
 class OfflineQueue:
-    """One consume queue, with its files in order of their first byte offsets."""
+    """One consume queue. Its files are in the order of their first byte offsets."""
 
     topic: str
     queue_id: int
@@ -57,7 +57,7 @@ class OfflineStore:
         self._segments = {segment.start: segment for segment in self.segments()}
 
     def look_again(self) -> None:
-        """Detect sizes again, because a running broker may have created the first file of a kind since."""
+        """Detect sizes again, because a running broker may have created the first file of a kind in the meantime."""
         self.config = detect_sizes(self.config, self.fs)
 
     # Log.
@@ -78,7 +78,7 @@ class OfflineStore:
         return scan(view, position, len(view), check_crc=check_crc, log_base=segment.start)
 
     def view(self, segment: OfflineSegment) -> memoryview:
-        """Returns the bytes of a segment; empty when the file is."""
+        """Returns the bytes of a segment; empty if the file is empty."""
         view = self._maps.get(segment.start)
         if view is None:
             if segment.size_bytes == 0:
@@ -96,7 +96,7 @@ class OfflineStore:
         return view
 
     def record_at(self, log_offset: int) -> ScannedRecord | None:
-        """Returns the whole record that starts at a log offset; its body is not checked."""
+        """Returns the whole record that starts at a log offset; None if there is none. Its body is not checked."""
         size = self.config.segment_bytes
         segment = self._segments.get(log_offset - log_offset % size) if log_offset >= 0 else None
         if segment is None:
@@ -118,7 +118,7 @@ class OfflineStore:
 
     # Queues.
     def queues(self) -> list[OfflineQueue]:
-        """Returns every consume queue, sorted."""
+        """Returns every consume queue, sorted by topic and queue id."""
         root = self.config.path("consumequeue")
         found: list[OfflineQueue] = []
         for topic in self.fs.names(root):
@@ -159,7 +159,7 @@ class OfflineStore:
                 self.fs.close(handle)
 
     def is_zero_behind(self, queue: OfflineQueue, queue_offset: int) -> bool:
-        """Whether the files of a queue hold only zeros from a queue offset on."""
+        """Whether the files of a queue contain only zeros from a queue offset on."""
         for start, path, size in queue.files:
             position = max(0, queue_offset * UNIT_BYTES - start)
             handle = self.fs.open(path)
@@ -188,7 +188,7 @@ class OfflineStore:
         return IndexFile.load(self.fs, path, self.config.index_slots, self.config.index_entries)
 
     def close(self) -> None:
-        """Drop all maps."""
+        """Drop all memory maps."""
         self._maps.clear()
 
 
@@ -227,8 +227,8 @@ def _queue_file_bytes(config: StoreConfig, fs: FileSystem) -> int:
 
 
 def _index_slots(config: StoreConfig, fs: FileSystem, path: str) -> tuple[int, int] | None:
-    """Returns (slots, entries) of an index file. Its length allows many pairs. The correct one places the first and
-    the last entry as the header says, and the last one in its slot."""
+    """Returns (slots, entries) of an index file; None if no pair fits. The file's length allows many pairs. In the
+    correct one, the first and the last entry match the header, and the last entry is in its slot."""
     stat = fs.stat(path)
     if stat is None or stat.size_bytes <= HEADER.size or len(posixpath.basename(path)) != INDEX_NAME_DIGITS:
         return None
@@ -247,7 +247,8 @@ def _index_slots(config: StoreConfig, fs: FileSystem, path: str) -> tuple[int, i
 
 
 def _slot_counts(config: StoreConfig, room: int) -> Iterator[int]:
-    """Yields likely slot counts: as configured, then by fixed ratios of entries, then all (for a small file)."""
+    """Yields likely slot counts, most likely first: the configured one, then fixed ratios of the entries, then all
+    (for a small file)."""
     yield config.index_slots
     yield from (room // (SLOT.size + ENTRY.size * ratio) for ratio in range(1, 65))
     if room < SMALL_INDEX_BYTES:

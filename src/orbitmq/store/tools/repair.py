@@ -87,10 +87,10 @@ def repair(
     fs: FileSystem = LOCAL_FILE_SYSTEM,
     dry_run: bool = False,
 ) -> RepairReport:
-    """Repair the store below ``root``; ``dry_run`` fetches and verifies, but writes nothing.
+    """Repair the store below ``root``. With ``dry_run``, damage is fetched and verified, but nothing is written.
 
-    Without ``fetch``, damage to the log is only reported. Raises ``StoreLocked`` when a broker has the store open,
-    ``CorruptionError`` when the list of deleted topics cannot be read, and ``OSError``.
+    Without ``fetch``, damage to the log is only reported. Raises ``StoreLocked`` if a broker has the store open,
+    ``CorruptionError`` if the list of deleted topics cannot be read, and ``OSError``.
     """
     chosen = StoreConfig(root=root) if config is None else dataclasses.replace(config, root=root)
     lock = StoreLock(fs, chosen.path("lock"))
@@ -134,7 +134,7 @@ def _forget_derived(config: StoreConfig, fs: FileSystem) -> None:
 
 
 def find_damage(store: OfflineStore) -> list[RepairedRange]:
-    """Returns every damaged range of the log, in order."""
+    """Returns every damaged range of the log, in log order."""
     found: list[RepairedRange] = []
     segments = store.segments()
     for number, segment in enumerate(segments):
@@ -158,13 +158,14 @@ def find_damage(store: OfflineStore) -> list[RepairedRange]:
 
 
 def _is_unused(store: OfflineStore, segment: OfflineSegment) -> bool:
-    """Whether the segment holds no records because it was only created ahead, whatever bytes it contains."""
+    """Whether the segment was only created ahead and contains no records, whatever its bytes are."""
     view = store.view(segment)
     return is_zero(view, 0, len(view)) or next_record(store, segment, 0) is None
 
 
 def _walk(store: OfflineStore, segment: OfflineSegment, found: list[RepairedRange]) -> ScanEnd:
-    """Scan a segment past damage in its middle; returns how it ends."""
+    """Scan a segment, continuing after damage in its middle, and add the damage to ``found``. Returns how the segment
+    ends."""
     position = 0
     while True:
         scanned = store.scan(segment, position)
@@ -184,7 +185,8 @@ def _walk(store: OfflineStore, segment: OfflineSegment, found: list[RepairedRang
 
 
 def _known_end(store: OfflineStore, last: OfflineSegment) -> int:
-    """Returns the end of the log according to the checkpoint and the queues, at most the end of the last segment."""
+    """Returns the end of the log according to the checkpoint and the queues, but at most the end of the last
+    segment."""
     limit = last.start + store.config.segment_bytes
     checkpoint = Checkpoint(store.fs, store.config.path("checkpoint"))
     if store.fs.stat(store.config.path("checkpoint")) is not None:
@@ -198,7 +200,8 @@ def _known_end(store: OfflineStore, last: OfflineSegment) -> int:
 
 
 def _complete_end(store: OfflineStore, last: OfflineSegment, position: int) -> int:
-    """Returns the end of a damaged last record, if it was written completely (see ``torn_end``); otherwise 0."""
+    """Returns the end of a damaged last record if the record was written completely (see ``torn_end``); otherwise
+    0."""
     if not AbortFile(store.fs, store.config.path("abort")).cache_survived:
         return 0
     view = store.view(last)
@@ -259,7 +262,7 @@ def _records_before(store: OfflineStore, segment: OfflineSegment, position: int)
 
 
 def _problem(data: bytes, low: int, high: int, log_base: int, *, ends_segment: bool) -> str:
-    """Returns why bytes are not whole records from ``low`` to ``high``; empty when they are."""
+    """Returns why the bytes from ``low`` to ``high`` are not whole records; empty if they are."""
     scanned = scan(data, low, len(data), log_base=log_base)
     for record in scanned:
         if record.position + record.size == high:

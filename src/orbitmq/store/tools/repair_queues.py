@@ -37,7 +37,7 @@ _TRANSACTION_MASK: Final = int(TRANSACTION_MASK)
 
 
 class RepairedQueue(msgspec.Struct):
-    """A queue whose units did not match the log."""
+    """A queue with units that did not match the log."""
 
     topic: str
     queue_id: int
@@ -62,9 +62,10 @@ class _State:
 
 
 def repair_queues(store: OfflineStore, *, dry_run: bool) -> list[RepairedQueue]:
-    """Make every unit match the log; returns the queues that did not, in order. The caller holds the lock.
+    """Make every unit match the log. Returns the queues that had to be changed, in order. The caller must hold the
+    store's lock.
 
-    Raises ``OSError`` and ``CorruptionError``; units written before the error are correct.
+    Raises ``OSError`` and ``CorruptionError``. Units written before the error are correct.
     """
     return _Repair(store, dry_run=dry_run).run()
 
@@ -148,7 +149,7 @@ class _Repair:
         state.next_offset, state.lost_bytes = number + 1, self._lost_bytes
 
     def _open(self, state: _State, record: ScannedRecord) -> ConsumeQueue | None:
-        """Returns the queue of a record; None when its name is invalid."""
+        """Returns the queue of a record; None if its name is invalid."""
         try:
             queue = self._table.create(record.topic.decode(), record.queue_id)
         except (UnicodeDecodeError, BadQueueName):
@@ -160,7 +161,7 @@ class _Repair:
         return queue
 
     def _blank(self, state: _State, queue: ConsumeQueue, number: int, log_offset: int) -> None:
-        """Write a blank unit for a lost message if it has no unit, because units must have no gaps."""
+        """Write a blank unit for a lost message that has no unit, because units must have no gaps."""
         unit = queue.unit(number) if number < queue.max_offset else None
         if unit is None or unit[1] <= 0:
             self._write(state, queue, number, (log_offset, BLANK_UNIT_SIZE, 0))

@@ -1,11 +1,12 @@
-"""Verifies a whole store: every record, every queue unit, every index entry, against each other. Changes nothing.
+"""Verifies a whole store without changing it: compares every record, every queue unit and every index entry with each
+other.
 
 In a damaged store not everything can be relied on. Records are found by a scan, which continues after a bad one at
 the next record that contains its own offset. A queue is correct when each unit points to a whole record with this
 queue and this queue offset, and there are as many units as records: then they correspond one to one.
 
-A finding is an *error*, or a *note* if a running or killed broker leaves it behind and the next start repairs it: a
-torn last record, queue units not written yet, an index that lags.
+A finding is an *error* or a *note*. Notes are normal for a running or killed broker and are repaired by the next
+start: a torn last record, queue units not written yet, an index that lags.
 
 A running broker is detected by the lock on its store. Then only settled data is compared: the log up to its end at
 the time of the scan, and the queue units and index entries for that part. Bytes that may have been read while they
@@ -106,7 +107,7 @@ def verify(
     fs: FileSystem = LOCAL_FILE_SYSTEM,
     progress: Progress | None = None,
 ) -> Report:
-    """Verify the store below ``root``. Raises ``OSError`` when files cannot be read at all."""
+    """Verify the store below ``root``. Raises ``OSError`` if files cannot be read at all."""
     chosen = StoreConfig(root=root) if config is None else dataclasses.replace(config, root=root)
     store = OfflineStore(chosen, fs)
     try:
@@ -116,7 +117,7 @@ def verify(
 
 
 def next_record(store: OfflineStore, segment: OfflineSegment, position: int) -> int | None:
-    """Returns the start of the next whole record of a segment, from a position on."""
+    """Returns the position of the next whole record of a segment, at or after ``position``; None if there is none."""
     view = store.view(segment)
     while position < len(view):
         content = bytes(view[position : position + SEARCH_BYTES])
@@ -134,7 +135,7 @@ def next_record(store: OfflineStore, segment: OfflineSegment, position: int) -> 
 
 
 class _QueueFacts:
-    """The log's records of one queue."""
+    """Facts about one queue, collected from the log's records."""
 
     __slots__ = ("count", "first", "last")
 
@@ -168,7 +169,7 @@ class _Verifier:
 
     @property
     def _tail_severity(self) -> str:
-        """The severity of a problem at the end of the data: an error only after a clean shutdown."""
+        """The severity of a problem at the end of the data. It is an error only after a clean shutdown."""
         return "error" if self._report.clean else "note"
 
     # Log.
@@ -192,7 +193,7 @@ class _Verifier:
             ended = self._check_segment(segment, number * size, total, ended=ended)
 
     def _check_segment(self, segment: OfflineSegment, done: int, total: int, *, ended: bool) -> bool:
-        """Scan one segment; returns whether the log ends in it (or ended before)."""
+        """Scan one segment. Returns whether the log ends in it or before it."""
         report, view = self._report, self._store.view(segment)
         if ended:
             if report.live:
@@ -337,7 +338,7 @@ class _Verifier:
     def _unit_problem(
         self, queue: OfflineQueue, queue_offset: int, size: int, code: int, record: ScannedRecord
     ) -> str:
-        """Returns why a unit does not match the record it points to; empty when it does."""
+        """Returns why a unit does not match the record it points to; empty if it does."""
         if record.size != size:
             return f"the record there has {record.size} bytes, the unit says {size}"
         topic = record.topic.decode("utf-8", "replace")

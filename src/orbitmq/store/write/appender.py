@@ -42,7 +42,7 @@ def _messages(turn: Sequence[Sends]) -> list[NewMessage]:
 
 
 class Appender:
-    """Appends to the log."""
+    """Appends messages to the log."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Appender:
         self._arrived = arrived
 
     def refuse(self, reason: str) -> None:
-        """Refuse appends for this reason; empty accepts them again."""
+        """Refuse appends for this reason. An empty reason accepts them again."""
         self.refusal = reason
 
     def append(self, message: NewMessage) -> Appended:
@@ -141,8 +141,8 @@ class Appender:
         return list(zip(places, counts, strict=True))
 
     def _append_split(self, turn: Sequence[Sends]) -> tuple[int, int, int]:
-        """Store a lone batch that is larger than a segment message by message. Raises ``MessageTooLarge`` for more
-        than one send; the caller can try each on its own."""
+        """Store a single batch that is larger than a segment, message by message. Raises ``MessageTooLarge`` if there
+        is more than one send; the caller can then try each one on its own."""
         if len(turn) > 1 or len(turn[0]) > 1:
             count = sum(map(len, turn))
             raise MessageTooLarge(f"{count} sends do not fit a log segment together")
@@ -151,8 +151,8 @@ class Appender:
         return len(appended), sum(each.size for each in appended), 1
 
     def _append_flat(self, turn: Sequence[Sends]) -> PutSends:
-        """Like ``append_sends``, with every entry of a batch encoded as a message of its own. Each value must hold a
-        single send."""
+        """Like ``append_sends``, but encodes every entry of a batch as a separate message. Each ``Sends`` must
+        contain a single send."""
         parts = [_messages((sends,)) for sends in turn]
         appended = iter(self.append_batch([message for part in parts for message in part]))
         stored: PutSends = []
@@ -171,8 +171,8 @@ class Appender:
         *,
         is_divisible: bool,
     ) -> Any:
-        """Encode everything an append writes, for the current end of the log; None if it does not fit a segment but
-        its messages may, one by one."""
+        """Encode everything that an append writes, for the current end of the log. Returns None if it does not fit a
+        segment but its messages may fit one by one."""
         log = self._log
         next_offsets = list(map(_max_offset, queues))
         encoded = encode(next_offsets, log.end, store_ms, self._host, self._with_keys)
@@ -220,7 +220,7 @@ class Appender:
     def _recoded(
         self, queue: ConsumeQueue, units: bytes, messages: Sequence[NewMessage], store_ms: int
     ) -> bytes:
-        """Returns a queue's units with the codes it has in place of tag codes."""
+        """Returns a queue's units with its own codes in place of tag codes."""
         place = (queue.topic, queue.queue_id)
         own = [one for one in messages if one[:2] == place and not one.sys_flag & _PREPARED]
         return queue.recoded(units, [self._code(queue, one.properties, store_ms) for one in own])
@@ -236,7 +236,7 @@ class Appender:
         return MessageTooLarge(f"the message body has {body_bytes} bytes, at most {limit} are allowed")
 
     def _append_one_by_one(self, messages: Sequence[NewMessage]) -> list[Appended]:
-        """Append a batch larger than a segment, still all or nothing: the log is cut back on failure."""
+        """Append a batch that is larger than a segment. This is still atomic: the log is cut back on failure."""
         start = self._log.end
         arrived, self._arrived = self._arrived, ()
         try:
@@ -272,7 +272,7 @@ class Appender:
             raise
 
     def write_tail(self, queue: ConsumeQueue) -> None:
-        """Write a tail to its file; a refusal stops further appends until it can be written."""
+        """Write a queue's tail to its file. After a failure, appends are refused until the tail can be written."""
         try:
             queue.write_tail()
         except OSError as error:

@@ -42,7 +42,8 @@ FIRST_NUMBER_MAX: Final = 1 << 48
 
 
 def due_or_tag_code(properties: bytes, store_ms: int, levels: DelayLevels) -> int:
-    """Returns the third field of a schedule topic unit: the message's due time, or else its tag code."""
+    """Returns the third field of a schedule topic's unit: the message's due time, or its tag code if it has no delay
+    level."""
     text = find_property(properties, _DELAY)
     if text is not None:
         with contextlib.suppress(ValueError):
@@ -52,7 +53,7 @@ def due_or_tag_code(properties: bytes, store_ms: int, levels: DelayLevels) -> in
 
 
 class Dispatcher:
-    """Adds records to queues and index."""
+    """Adds records to the queues and the index."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Dispatcher:
         self._extensions = extensions
 
     def dispatch(self, record: ScannedRecord) -> ConsumeQueue | None:
-        """Dispatch a replicated record; returns its queue, if any."""
+        """Dispatch a replicated record. Returns the queue it was added to; None if it was added to none."""
         topic = record.topic.decode("utf-8", "replace")
         if self._index is not None:
             self.feed_index(topic, record)
@@ -91,7 +92,7 @@ class Dispatcher:
         return queue
 
     def code(self, queue: ConsumeQueue, properties: bytes, store_ms: int) -> int:
-        """Returns the third field of a unit."""
+        """Returns the third field of a queue's unit: a tag code, due time or extension address."""
         if queue.topic == SCHEDULE_TOPIC:
             code = due_or_tag_code(properties, store_ms, self._levels)
         else:
@@ -110,10 +111,10 @@ class Dispatcher:
 
     def settle(self, queue: ConsumeQueue, queue_offset: int, log_offset: int, *, strict: bool) -> str:
         """Make ``queue_offset`` the next offset of a queue that expects another one, if the difference can be
-        explained.
+        explained. Returns the reason if it cannot, otherwise an empty text.
 
-        Otherwise returns the reason. ``strict``: this store's own writer numbered the queue and recorded every
-        deletion, so only a queue whose beginning has expired may start above 0, and no other jump is valid.
+        ``strict`` means that this store's own writer numbered the queue and recorded every deletion. Then only a
+        queue whose beginning has expired may start above 0, and no other jump is valid.
         """
         expected = queue.max_offset
         if queue_offset == 0 and not strict:

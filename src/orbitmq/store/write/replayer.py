@@ -73,7 +73,7 @@ class Replica:
 def _is_begun(data: bytes, position: int, room: int, log_base: int) -> bool:
     """Whether a record or an end-of-segment marker may start there and extend past the end of the data.
 
-    ``room`` is how much of the segment is left, ``log_base`` the log offset of position 0.
+    ``room`` is the number of bytes left in the segment, and ``log_base`` is the log offset of position 0.
     """
     rest = len(data) - position
     if rest < BLANK_BYTES:
@@ -114,10 +114,9 @@ class Replayer:
         return replica
 
     def replay(self, replica: Replica, arrived: dict[ConsumeQueue, None]) -> tuple[int, list[ConsumeQueue]]:
-        """Dispatch the leading records, all or none.
+        """Dispatch the leading records, either all or none of them.
 
-        Returns the log offset after them, and the queues whose tails the caller must write because they are long
-        enough.
+        Returns the log offset after them, and the queues whose tails are long enough that the caller must write them.
         """
         parts, log_offset = self._parts, replica.log_offset
         if replica.found is None:
