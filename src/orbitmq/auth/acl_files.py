@@ -42,15 +42,15 @@ _TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _DENY, _PUB, _SUB = 0, 1, 2
 _PERMS: Final = {"DENY": _DENY, "PUB": _PUB, "SUB": _SUB, "PUB|SUB": _PUB | _SUB, "SUB|PUB": _PUB | _SUB}
 ADMIN_CODES: Final = frozenset({17, 25, 215, 200, 207})
-"""Requests that 4.9.7 leaves to admin accounts."""
+"""Requests that 4.9.7 accepts only from admin accounts."""
 _R: Final = RequestCode
 _CHECKED: Final = frozenset(
     {_R.SEND_MESSAGE, _R.SEND_MESSAGE_V2, _R.CONSUMER_SEND_MSG_BACK, _R.PULL_MESSAGE, _R.QUERY_MESSAGE}
     | {_R.HEART_BEAT, _R.UNREGISTER_CLIENT, _R.GET_CONSUMER_LIST_BY_GROUP, _R.UPDATE_CONSUMER_OFFSET}
 )
-"""Requests 4.9.7 holds to topic and group permissions; the others need a signature alone there."""
+"""Requests for which 4.9.7 checks topic and group permissions. Its other requests need only a signature."""
 _PERMITTED: Final = frozenset({Action.PUB, Action.SUB, Action.GET})
-"""Actions that topic and group permissions can grant; anything else is for admins."""
+"""Actions that topic and group permissions can grant. Other actions require an admin account."""
 
 
 def _refusal(text: str) -> ServerError:
@@ -196,7 +196,7 @@ class AclFiles:
         self.accounts: dict[str, Account] = {}
         self.white_addresses: list[str] = []
         self.versions: dict[str, dict[str, int]] = {}
-        """Data version by path."""
+        """Data versions by file path."""
         self._contents: dict[str, dict[str, Any]] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
         self.refused_count = 0

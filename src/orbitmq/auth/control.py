@@ -38,9 +38,11 @@ _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 _VERDICTS_MAX: Final = 20_000
 _ALLOWED: Final = ""
 _FIELDS_MAX: Final = 4_096
-"""Fields of a header that is checked: sorting them to check a signature is work done for unauthenticated peers."""
+"""Maximum number of header fields. Sorting them to check a signature is work done for unauthenticated
+peers."""
 _JSON_BYTES_MAX: Final = 256 * 1024
-"""Of a JSON header that is read twice. Properties have 32 KiB, or six times that with every character escaped."""
+"""Maximum size of a JSON header that is parsed twice. Properties have 32 KiB, or six times that with every character
+escaped."""
 _encode_json: Final = msgspec.json.Encoder().encode
 
 

@@ -23,7 +23,8 @@ from orbitmq.wire.bodies.auth import AclInfo, PolicyEntry, PolicyInfo, UserInfo
 __all__ = ["REPLICA", "acl_info", "parse_acl", "parse_user", "user_status_of", "user_type_of"]
 
 REPLICA: Final = "orbitmqReplica"
-"""A field of a slave's or proxy's request for users: with it the inner user gets the passwords too."""
+"""A field of a slave's or proxy's request for users. With it, the answer to the inner user includes the
+passwords."""
 
 
 def user_type_of(text: str | None) -> UserType:

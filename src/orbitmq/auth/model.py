@@ -214,7 +214,7 @@ class Need(NamedTuple):
     name: str
     actions: tuple[Action, ...]
     instead: Need | None = None
-    """A right that is enough in place of this one."""
+    """A right that is accepted in place of this one."""
 
     @property
     def text(self) -> str:

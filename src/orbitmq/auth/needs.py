@@ -582,4 +582,5 @@ APACHE_ROWS: Final[Mapping[int, Row]] = {
     _R.RESUME_CHECK_HALF_MESSAGE: _topic(UPDATE, optional=True),
     _R.CLONE_GROUP_OFFSET: _clone_apache,
 }
-"""Apache's, for ``authCompatibility=apache``: a valid signature is enough for what its classes do not declare."""
+"""Apache's rows, for ``authCompatibility=apache``. A valid signature is enough for requests that its classes do not
+declare."""

@@ -42,9 +42,10 @@ class Place(NamedTuple):
     """The topics a record belongs to."""
 
     topic: str
-    """The topic it is stored in or, while it is parked, the one it will be delivered to."""
+    """The topic that the record is stored in or, while it is parked, the topic it will be delivered to."""
     origin: str
-    """The topic it was first sent to, if it waits for a retry or is a dead letter; else ``topic``."""
+    """The topic that the record was first sent to, if it waits for a retry or is a dead letter; otherwise
+    ``topic``."""
 
 
 def place_of(record: Record) -> Place:
@@ -76,13 +77,14 @@ class BrokerFacts:
 
     cluster: str
     place_at: Callable[[int], Place | None] = lambda _log_offset: None
-    """Where the record at an offset of the log belongs."""
+    """Returns the topics of the record at a log offset; None if there is no record."""
     groups: Container[str] = ()
     topics: Container[str] = ()
     reads_pop_retry_v1: Callable[[], bool] = lambda: True
     """Whether pops read the retry topics that join group and topic with an underscore."""
     is_strict: bool = True
-    """Whether internal topics take a right on the cluster; with Apache's rules they are topics like any other."""
+    """Whether internal topics require a right on the cluster. With Apache's rules they are ordinary
+    topics."""
 
     def retry_owner(self, name: str) -> tuple[str, str]:
         """Returns the group and the topic that own the retry topic ``%RETRY%name``. The topic is empty for an

@@ -43,7 +43,7 @@ class AuthTable:
         self._policies_file = policies_file
         self.users: dict[str, User] = {}
         self.policies: dict[str, Policies] = {}
-        """By user name."""
+        """Policies by user name."""
         self.on_change: Callable[[], None] | None = None
 
     def load(self) -> None:

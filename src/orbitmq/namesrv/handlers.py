@@ -60,7 +60,7 @@ class NameServerHandlers:
     config: LiveConfig
     cache: RouteCache
     advertised: Mapping[str, str]
-    """See ``advertised.py``."""
+    """Registered addresses and the addresses shown to clients instead; see ``advertised.py``."""
     clock: Clock
     client: RpcClient
     """Queries the production name servers in a test environment."""

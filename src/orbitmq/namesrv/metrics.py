@@ -24,7 +24,7 @@ BROKERS: Final = Declared(
 )
 CONNECTIONS: Final = Declared("orbitmq_connections", Kind.GAUGE, "Open connections of brokers and clients.")
 NAME_SERVER_FAMILIES: Final = (TOPICS, BROKERS, CONNECTIONS, RPC_LATENCY)
-"""For the reference page."""
+"""All declared metrics, for the reference page."""
 
 
 class NameServerMetrics:

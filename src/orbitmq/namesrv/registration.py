@@ -30,7 +30,7 @@ class Registration:
     ha_address: str = ""
     zone_name: str | None = None
     timeout_ms: int | None = None
-    """How long the broker may stay silent; ``None`` means the server's own limit."""
+    """How long the broker may stay silent; ``None`` stands for the server's own limit."""
     enable_acting_master: bool | None = None
     """``None`` for a 4.x broker, which does not have the option."""
     data_version: DataVersion = field(default_factory=DataVersion)

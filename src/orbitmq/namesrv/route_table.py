@@ -63,11 +63,11 @@ class RouteTable:
         self._live: dict[BrokerKey, LiveBroker] = {}
         self._keys_of: dict[Hashable, set[BrokerKey]] = {}
         self._filter_servers: dict[tuple[str, str], list[str]] = {}
-        """By broker name and address."""
+        """Filter servers, by broker name and address."""
         self._mappings: dict[str, dict[str, Any]] = {}
         self._renewals: dict[BrokerKey, Renewal] = {}
         self._removal_count = 0
-        """How often topics were removed from brokers."""
+        """The number of times that topics were removed from brokers."""
 
     # -- brokers come -------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""Config files of a broker, such as ``config/topics.json`` (Apache: ConfigManager): see ``runtime.safe_file``."""
+"""Stores the config files of a broker, such as ``config/topics.json`` (Apache: ConfigManager). See
+``runtime.safe_file``."""
 
 from __future__ import annotations
 

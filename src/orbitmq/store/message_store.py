@@ -65,7 +65,7 @@ class StoreOwner:
     """The callbacks into the broker that owns the store."""
 
     arrived: Sequence[Arrival] = ()
-    """Called once per touched queue after an append or a replicated append."""
+    """Called once per queue that received messages, after an append or a replicated append."""
     filter_bitmap: Bitmap | None = None
     """Computes the bitmap of a message (topic, property text) that is stored with ``enableConsumeQueueExt``."""
 
@@ -109,7 +109,7 @@ class MessageStore:
         self._replayer = Replayer(parts)
         self._reader = QueueReader(parts, physical_memory_bytes() if memory_bytes is None else memory_bytes)
         self.integrity: Final = self._reader.integrity
-        """Damage found and repaired since the start."""
+        """Finds and repairs damaged messages, and counts them."""
         self.scrubber: Final = Scrubber(parts, self.integrity)
         """Verifies the log in the background; the broker drives it."""
         self._flusher = Flusher(parts, clock, post)

@@ -40,8 +40,8 @@ class Appended(msgspec.Struct, gc=False):
 
 
 PutSends = list[tuple[tuple[str, int], tuple[int, int, int]]]
-"""What an append of sends stored: by topic and queue id the number of messages, their size and the number of
-sends."""
+"""The result of an append of sends: for each (topic, queue id), the number of messages, their size in bytes and the
+number of sends."""
 
 Arrival = Callable[[str, int], object]
 """Called with the topic and id of a queue that has new messages."""
@@ -68,7 +68,7 @@ class ReadResult(msgspec.Struct, gc=False):
 
     status: ReadStatus
     next_offset: int
-    """Where the next read of this queue should start."""
+    """The queue offset where the next read of this queue should start."""
     min_offset: int
     max_offset: int
     pieces: list[tuple[memoryview, bytes]] = []
@@ -77,7 +77,8 @@ class ReadResult(msgspec.Struct, gc=False):
     count: int = 0
     size_bytes: int = 0
     from_disk: bool = False
-    """The consumer lags so far behind that another replica should serve it (Apache: suggest pulling from slave)."""
+    """Whether the consumer lags so far behind that another replica should serve it (Apache: suggest pulling from
+    slave)."""
 
     @property
     def slices(self) -> list[memoryview]:

@@ -33,9 +33,9 @@ class _Aligned(msgspec.Struct, frozen=True):
 
     epoch: int
     begun_at: int
-    """Log offset at which its epoch began. Everything acknowledged earlier is below it."""
+    """Log offset at which the master's epoch began. Everything acknowledged earlier is below it."""
     flushes: bool
-    """Whether it acknowledges only flushed messages."""
+    """Whether the master acknowledges only flushed messages."""
 
 
 class LogAlignment:

@@ -62,14 +62,15 @@ _TELL_S: Final = 2.0
 """How long a candidate waits for the others to publish their log ends. They read the keys at least once a second."""
 _CANDIDATE_ROUND_S: Final = 0.1
 _NEW_GROUP_S: Final = 2.0
-"""The same for a group that has no state yet, because its brokers may just be starting."""
+"""Like ``_TELL_S``, but for a group that has no state yet, because its brokers may just be starting."""
 _RANK_S: Final = 1.0
 _EAGER_S: Final = 0.1
 _HAND_OVER_S: Final = 10.0
 _REVOKE_S: Final = 1.0
 _PROBE_S: Final = 0.5
 _TABLES_S: Final = 4.0
-"""Longer than a disconnected member stays in the in-sync set, shorter than the timeout of admin tools."""
+"""How long to wait for members to copy tables: longer than a disconnected member stays in the in-sync set, shorter
+than the timeout of admin tools."""
 _TABLES_LOOK_S: Final = 0.005
 
 

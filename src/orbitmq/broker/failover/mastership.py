@@ -14,7 +14,7 @@ class Mastership:
         self.acting = False
         """Whether this broker is the master, as far as it knows."""
         self.epoch = 0
-        """The epoch this broker is master of; 0 while it is not."""
+        """The epoch that this broker is master of; 0 while it is not master."""
         self.held_until = 0.0
         """End of the lease on the event loop's clock, with a margin."""
 

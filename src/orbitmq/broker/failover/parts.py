@@ -25,7 +25,7 @@ class FailoverParts:
 
     etcd: EtcdClient
     prefix: str
-    """Of the group's keys in etcd."""
+    """The prefix of the group's keys in etcd."""
     in_sync: InSyncSet
     mastership: Mastership
     alignment: LogAlignment

@@ -79,11 +79,12 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     address: str
     ha_address: str
     epoch: int = 0
-    """The newest epoch that its log is part of; -1 when unknown because the log predates failover."""
+    """The newest epoch that the member's log is part of; -1 if unknown, because the log predates failover."""
     log_end: int = 0
-    """Published at start and when the master is lost."""
+    """The end of the member's log. Published at start and when the master is lost."""
     vacancy: int = -1
-    """The state revision at which it stopped following, so that ``log_end`` no longer changes."""
+    """The revision of the state at which the member stopped following, so that ``log_end`` no longer
+    changes."""
 
 
 class Beginning(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -92,8 +93,8 @@ class Beginning(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     epoch: int
     log_offset: int
     gave_up: int = 0
-    """End of what the group had, or may have, acknowledged beyond the elected master's log; 0 when the master had
-    everything."""
+    """The log offset up to which the group had, or may have, acknowledged bytes beyond the elected master's log; 0 if
+    the master had everything."""
 
 
 class GroupState(msgspec.Struct, frozen=True, rename="camel"):

@@ -89,7 +89,8 @@ class CheckpointLog:
         self._clock = clock
         self._next_read: dict[int, int] = {}
         self._own: dict[int, set[int]] = {}
-        """Offsets of our own records that follow ones we have not read yet."""
+        """By revive queue, the offsets of our own records after the next offset to read. They need not be read
+        back."""
         self._writing = False
         self.running = False
         self._on_taken = on_taken

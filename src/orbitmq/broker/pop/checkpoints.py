@@ -39,7 +39,7 @@ class Checkpoint(msgspec.Struct, eq=False):
     """The messages of one queue that one pop handed out."""
 
     topic: str
-    """The topic that stores them, which may be a retry topic."""
+    """The topic that stores the messages, which may be a retry topic."""
     group: str
     queue_id: int
     start_offset: int
@@ -47,11 +47,11 @@ class Checkpoint(msgspec.Struct, eq=False):
     invisible_ms: int
     revive_queue_id: int
     offsets: Sequence[int]
-    """Queue offsets; a ``range`` when there are no gaps."""
+    """Queue offsets of the messages; a ``range`` if there are no gaps."""
     acked: int = 0
     written: int = 0
     revive_offset: int = -1
-    """Offset of its newest record in the revive queue."""
+    """Offset of the checkpoint's newest record in the revive queue."""
     written_ms: int = 0
     suspended: bool = False
     """Whether the next delivery does not count as an attempt."""

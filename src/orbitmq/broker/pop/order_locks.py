@@ -30,7 +30,7 @@ class OrderLock(msgspec.Struct, eq=False):
     offsets: list[int]
     attempt_id: str | None = None
     acked: int = 0
-    """Bit set by message position."""
+    """Bit set of the acknowledged messages, by position in ``offsets``."""
     counts: dict[int, int] = msgspec.field(default_factory=dict)
     """Offset -> number of earlier deliveries."""
     visible_ms: dict[int, int] = msgspec.field(default_factory=dict)
@@ -69,11 +69,11 @@ class AckResult(msgspec.Struct, frozen=True):
     """The effect of an acknowledgement."""
 
     commit: int = -1
-    """The offset to commit; -1 for none."""
+    """The offset to commit; -1 if there is none."""
     known: bool = True
-    """Whether the message is one of those handed out."""
+    """Whether the message is among those handed out."""
     free: bool = False
-    """Whether others may pop the queue now."""
+    """Whether other consumers may pop the queue now."""
 
 
 _IGNORED: Final = AckResult()

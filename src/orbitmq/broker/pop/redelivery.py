@@ -58,7 +58,7 @@ class Redelivery:
 
     def __post_init__(self) -> None:
         self.count = 0
-        """Messages redelivered since the start."""
+        """Number of messages redelivered since the start."""
 
     def retry_topics(self, topic: str, group: str) -> list[str]:
         """Returns the pop retry topics of a group and topic, the one in use first. They may not exist."""

@@ -55,7 +55,7 @@ class PopQuestion(msgspec.Struct, frozen=True, gc=False):
     topic: str
     group: str
     queue_ids: Sequence[int]
-    """In the order to read them."""
+    """The queues to read, in this order."""
     max_count: int
     invisible_ms: int
     from_newest: bool
@@ -80,7 +80,7 @@ class Handout(msgspec.Struct, gc=False):
     unseen: bool = False
     """Whether the filter rejected everything read so far and more messages follow."""
     has_checkpoints: bool = False
-    """Whether its messages may leave only after ``PopRound.store``."""
+    """Whether the messages may be sent only after ``PopRound.store`` has returned."""
 
 
 class _Place(msgspec.Struct, gc=False, eq=False):
@@ -90,7 +90,7 @@ class _Place(msgspec.Struct, gc=False, eq=False):
     group: str
     kind: int
     committed: dict[int, int]
-    """Positions by queue, but for queues whose position must be looked up."""
+    """Positions by queue id, except for queues whose position must be looked up."""
     moved: dict[int, int]
     """Positions that changed in this round."""
 

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 _ACK_WAIT_S: Final = 0.1
 """Longest time that an acknowledgement exists only in memory."""
 _ACKS_MAX: Final = 4_096
-"""Maximum number of checkpoints with such acknowledgements."""
+"""Maximum number of checkpoints with acknowledgements that exist only in memory."""
 _SLEEP_MAX_S: Final = 60.0
 
 

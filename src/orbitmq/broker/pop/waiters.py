@@ -36,10 +36,10 @@ class Waiting(msgspec.Struct, eq=False):
     connection: Connection
     place: Place
     deadline_s: float
-    """Loop time at which it is answered regardless."""
+    """Time of the event loop at which the request is answered, even without messages."""
     done: bool = False
     granted: int = 0
-    """Version of users and policies that its permission was granted under."""
+    """Version of the users and policies under which the request was permitted."""
 
 
 Retry = Callable[[Waiting, bool], bool]

@@ -43,7 +43,8 @@ class LogPrefixCheck:
         self._store = store
         self._rpc = rpc
         self.may_cut = False
-        """Whether the next check may truncate what the master does not have; set by a change of role."""
+        """Whether the next check may truncate bytes that the master does not have. Set by a change of
+        role."""
 
     def allow_cut(self, allowed: bool) -> None:
         """Set ``may_cut``: whether bytes that only our log has may be truncated."""

@@ -63,7 +63,7 @@ class SlaveLink(asyncio.Protocol):
         """Whether tables have changed and the slave has not been notified yet."""
         self.address = self._host = ""
         self.member = 0
-        """Number in its failover group; 0 for a slave outside one."""
+        """The slave's number in its failover group; 0 for a slave outside a group."""
         self.acknowledged = -1
         """The slave's log end; -1 before its first report."""
         self.next_offset = -1

@@ -4,15 +4,16 @@ handleSlaveSynchronize).
 The first round runs 3 s after a broker became a slave, the next ones every 10 s. A round copies, in this order:
 topics, consumer offsets, delay cursors, groups, and the additions of 5.x: message request modes of groups, the timer
 metrics and the timer checkpoint. This broker does not use the timer metrics; it stores them unchanged in the file
-that an Apache broker on this store, or our slave, reads. Topics and groups are also copied as soon as a
-connection to the master is made and, in a failover group, when the master reports a change, because a promoted slave
-cannot learn of a topic without messages in any other way. Topics and groups are replaced when their data version
-differs. Consumer offsets are merged over our own. The delay cursors are taken as they are, so that a promoted slave
-resumes delivery where its master was. A part that fails is logged, and the next one is tried.
+that an Apache broker on this store, or our slave, reads. Topics and groups are also copied as soon as a connection to
+the master is made and, in a failover group, when the master reports a change, because a promoted slave cannot learn
+of a topic without messages in any other way. Topics and groups are replaced when their data version differs. Consumer
+offsets are merged over our own. The delay cursors are taken as they are, so that a promoted slave resumes delivery
+where its master was. A part that fails is logged, and the next one is tried.
 
 Consumer offsets and delay cursors are held back until our log has reached the master's log end at the time of its
 answer, because they travel on another connection than the log. A slave promoted with positions ahead of its log would
-skip messages: those whose delivery or POP checkpoint it never received, and new ones stored in place of lost ones.
+skip messages: the ones whose delivery or POP checkpoint it never received, and new ones that are stored in place of
+lost ones.
 """
 
 from __future__ import annotations
@@ -113,9 +114,9 @@ class SyncedTables:
     schedule: Schedule
     timers: Timers
     users: AuthTable | None = None
-    """Users and policies; ``None`` leaves ours alone, as an Apache slave does."""
+    """Users and policies. ``None`` leaves our own unchanged, like an Apache slave."""
     kept: Mapping[int, CopiedTable] = field(default_factory=dict)
-    """Further tables, by the code of the request that returns them."""
+    """Other tables, by the code of the request that returns them."""
 
 
 class MetadataSync:

@@ -70,7 +70,7 @@ class RecordRepair:
         self._failed: OrderedDict[int, float] = OrderedDict()
         """Time of the last failed repair, by log offset."""
         self.repaired_count = 0
-        """Records replaced since the start."""
+        """Number of records replaced since the start."""
         store.integrity.fetch_with(self.wanted)
 
     @property

@@ -54,7 +54,7 @@ class Membership:
     on_safe: Callable[[int], None]
     """Called with the safe end, up to which the whole in-sync set has the log."""
     reports_flushed: bool = False
-    """Whether a report means flushed instead of written."""
+    """Whether reported bytes must be flushed, not only written."""
 
 
 class MasterLink(asyncio.Protocol):

@@ -57,7 +57,7 @@ MARK_SEED: Final = crc32(b"orbitmq index mark")
 WALK_STEPS_MAX: Final = 1_000_000
 """A query stops after this many entries of a slot (about 0.3 s): a popular tag fills one slot with millions."""
 SECTOR_BYTES: Final = 512
-"""The unit a disk writes atomically."""
+"""Number of bytes that a disk writes atomically."""
 SCAN_BYTES: Final = 20 * 50_000
 """Bytes of entries fetched per read in a scan."""
 
@@ -109,7 +109,7 @@ class IndexFile:
         self.end_log_offset = 0
         self.used_slots = 0
         self.count = 1
-        """Number of the next entry."""
+        """The number that the next entry will get."""
 
     # Lifecycle.
     @classmethod

@@ -32,7 +32,7 @@ __all__ = ["BUILD_COUNT", "IndexService"]
 logger = logging.getLogger(__name__)
 
 BUILD_COUNT: Final = 512
-"""Entries are built when this many keys wait."""
+"""Entries are built when this many keys are queued."""
 NAME_DIGITS: Final = 17
 
 
@@ -53,21 +53,23 @@ class IndexService:
         self._entry_count_max = config.index_entries
         self._clock = clock
         self.with_keys = KEYS_AND_TAG if config.index_tags_enabled else KEYS
-        """Selects the keys to index."""
+        """Selects which keys to index."""
         self._files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []
         self._sync_failed: deque[IndexFile] = deque()
         self._waiting = bytearray()
-        """Keys waiting to become entries, in log order (``INDEX_KEY``)."""
+        """Keys queued to become entries, in log order (``INDEX_KEY``)."""
         self.paused = False
-        """The disk refused an entry; appended keys are dropped until ``resume``."""
+        """Whether the index is paused because the disk refused an entry. Appended keys are dropped until
+        ``resume``."""
         self._cut_unfinished = False
-        """The disk refused a step of ``truncate``."""
+        """Whether the disk refused a step of ``truncate``."""
         self.synced_ms = 0
         """End time of the last full file known to be on disk, for the checkpoint."""
         self._next_path = f"{directory}.next"
         self._next_asked = self._next_made = self._next_failed = False
-        """The state of the file after the last one, which a worker thread prepares: requested, ready, failed."""
+        """These three flags are the state of the file after the last one, which a worker thread prepares: requested,
+        ready, failed."""
 
     # Lifecycle.
     def load(self, *, clean: bool, trusted_ms: int = 0) -> None:

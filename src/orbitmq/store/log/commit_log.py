@@ -76,7 +76,8 @@ class CommitLog:
         self.room_end = 0
         """A record must end at or before this offset to fit the current segment."""
         self.partial_start = -1
-        """On a replica: start of a record that has only partly arrived; -1 when the log ends at a record boundary."""
+        """On a replica, the log offset of a record that has only partly arrived; -1 if the log ends at a record
+        boundary."""
         self.prepare_at = _NEVER
         """Beyond this offset the next segment's file should be created, off the hot path."""
 

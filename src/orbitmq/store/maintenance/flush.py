@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 Post = Callable[[Callable[[], None]], object]
 CHECKPOINT_INTERVAL_S: Final = 1.0
 FILES_PER_STEP: Final = 16
-"""Queue files synced before the log gets its turn again."""
+"""Number of queue files synced before the log gets its turn again."""
 TAIL_TIME_S: Final = 0.005
 """How long the store's thread writes queue tails at a time."""
 STOP_WAIT_S: Final = 30.0
@@ -58,7 +58,7 @@ class SyncWorker:
         self._submitted = 0
         self._finished = 0
         self._pause = Event()
-        """Never set: ``drain`` waits on it to let the thread run."""
+        """Never set. ``drain`` waits on it, with a timeout, to let the thread run."""
         self._jobs: deque[Iterator[None]] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="store-sync", daemon=True)
@@ -137,7 +137,7 @@ class Flusher:
         self._waiters: list[tuple[int, int, float, Callable[[bool], None]]] = []
         self._sequence = count()
         self._synced_until = 0
-        """Log offset the worker has reached; it never touches an earlier segment."""
+        """Log offset up to which the worker has synced. It never touches an earlier segment."""
         self._epoch = 0
         """Counts cuts of the log; worker reports from before a cut are ignored."""
         self._tails: list[ConsumeQueue] = []

@@ -37,7 +37,8 @@ class RecoveryProgress:
         self.claimed = start
         """Log offset up to which the queues may be recorded as flushed."""
         self.sync_failed = False
-        """A queue file failed to sync. It is unknown what it lost, and no later sync can reveal it."""
+        """Whether a queue file failed to sync. It is unknown which data it lost, and no later sync can reveal
+        that."""
 
     def is_due(self, log_offset: int) -> bool:
         """Whether enough of the log was scanned for another checkpoint."""

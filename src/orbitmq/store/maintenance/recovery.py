@@ -78,7 +78,7 @@ class RecoveryReport:
     queue_fault: str = ""
     """Why queue units could not be written; they are kept in memory."""
     queue_sync_failed: bool = False
-    """Some written queue units may not be on disk, and no later sync can tell."""
+    """Whether some written queue units may be missing on disk, which no later sync can reveal."""
 
 
 class Recovery:
@@ -99,7 +99,8 @@ class Recovery:
         self._claimed_end = 0
         """Every record before this offset was once completely on disk."""
         self._by_time = False
-        """Compare store times instead, because the checkpoint is Apache's and has no such offset."""
+        """Whether store times are compared instead, because the checkpoint is Apache's and has no such
+        offset."""
         self._strict = False
         self._damage_aware = False
         self._walk_start = 0

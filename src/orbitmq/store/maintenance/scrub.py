@@ -24,9 +24,9 @@ from orbitmq.store.write.dispatch import NO_UNIT
 __all__ = ["PIECE_BYTES", "Piece", "Scrubber"]
 
 PIECE_BYTES: Final = 128 << 10
-"""Takes some 5 ms of the event loop with records of 200 bytes."""
+"""Size of a piece. It blocks the event loop for about 5 ms with records of 200 bytes."""
 _PIECE_BYTES_MAX: Final = 64 << 20
-"""For a record that is longer than a piece."""
+"""Maximum size of a piece that is enlarged for a long record."""
 _TRANSACTION_MASK: Final = 0xC
 
 
@@ -50,7 +50,7 @@ class Scrubber:
         self._integrity = integrity
         self._size = PIECE_BYTES
         self.position = 0
-        """The log is verified up to here in this pass."""
+        """Log offset up to which this pass has verified the log."""
         self.verified_bytes = 0
         """Bytes verified since the broker started."""
         self.damage_count = 0

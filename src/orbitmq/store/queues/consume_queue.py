@@ -117,7 +117,7 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode("utf-8", "surrogateescape")
         self.queue_id = queue_id
         self.has_own_codes = topic == SCHEDULE_TOPIC
-        """Units may hold something other than the tag code: due times or extension addresses."""
+        """Whether units may contain something other than the tag code: due times or extension addresses."""
         self.unsynced: set[int] = set()
         self._empty_at(0)
 
@@ -130,7 +130,8 @@ class ConsumeQueue:
         self.log_end = -1
         self.first_file = queue_offset // self._file_units
         self.cursor = queue_offset
-        """Used only by recovery: the queue offset it expects of the next message in its scan."""
+        """The queue offset that recovery expects of the queue's next message in its scan. Unused
+        otherwise."""
 
     # Load.
     def load(self) -> bool:

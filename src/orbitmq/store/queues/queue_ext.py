@@ -1,7 +1,7 @@
 """The extension of a consume queue: store time and filter bitmap of each message (Apache: ConsumeQueueExt).
 
-A unit of variable length ``size 2, tag code 8, store time 8, bitmap size 2, bitmap``; a size of -1 ends a file early.
-While it is in use (``enableConsumeQueueExt``), the queue unit holds an *address* in place of the tag code: the
+A unit has a variable length: ``size 2, tag code 8, store time 8, bitmap size 2, bitmap``. A size of -1 ends a file
+early. While it is in use (``enableConsumeQueueExt``), the queue unit holds an *address* in place of the tag code: the
 position of the extension unit minus 2**63, which no tag code or due time reaches. Losing a unit is harmless because
 the record itself is read instead. Mistaking another message's unit for it is not harmless, because that message would
 be skipped. So after a crash writing resumes after everything that any queue unit refers to (``resume_after``).

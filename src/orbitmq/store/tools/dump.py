@@ -107,7 +107,7 @@ class IndexRow(msgspec.Struct, rename="camel"):
     slot_count: int = 0
     entry_count: int = 0
     synced_count: int = 0
-    """Entries its writer knew to be on disk; 0 when it left no mark."""
+    """Number of entries that the file's writer knew to be on disk; 0 if it left no mark."""
     error: str = ""
 
 
@@ -131,7 +131,8 @@ class CheckpointRow(msgspec.Struct, rename="camel"):
     confirm_phy_offset: int
     logics_phy_offset: int
     abort: bool
-    """The abort file exists: the last broker did not shut down cleanly, or is still running."""
+    """Whether the abort file exists, because the last broker did not shut down cleanly or is still
+    running."""
 
 
 def segment_rows(store: OfflineStore) -> Iterator[SegmentRow]:

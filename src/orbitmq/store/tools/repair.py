@@ -1,10 +1,10 @@
 """Repairs the store of a stopped broker: its log with bytes from another broker of its group, then its queues.
 
 Master and slaves have the same log, byte for byte, so a damaged range of one is fetched from another. The fetched
-bytes are verified. They include some whole records on each side of the damage, of which one on each side must equal
-ours, and the range itself must consist of whole records with valid checksums, from its first byte to its last. A
-range that fails either test is left unchanged and reported. Records between the damage and the nearest matching ones
-are replaced as well: a checksum covers only the body, so this comparison is the only way to detect damage to a
+bytes are verified. They include some whole records on each side of the damage, and on each side at least one of these
+must equal ours. The range itself must consist of whole records with valid checksums, from its first byte to its last.
+A range that fails either test is left unchanged and reported. Records between the damage and the nearest matching
+ones are replaced as well: a checksum covers only the body, so this comparison is the only way to detect damage to a
 header.
 
 A range is one of:
@@ -61,7 +61,7 @@ class RepairedRange(msgspec.Struct):
     reason: str
     repaired: bool = False
     problem: str = ""
-    """Why it was not repaired."""
+    """Why the range was not repaired."""
 
 
 class RepairReport(msgspec.Struct):
@@ -70,7 +70,7 @@ class RepairReport(msgspec.Struct):
     root: str
     ranges: list[RepairedRange] = []
     rebuild: bool = False
-    """Queues and index were removed; the next start rebuilds them from the log."""
+    """Whether queues and index were removed, so that the next start rebuilds them from the log."""
     queues: list[RepairedQueue] = []
     """Queues whose units disagreed with the log; the units were rewritten, or would be without ``dry_run``."""
 

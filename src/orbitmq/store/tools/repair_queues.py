@@ -55,7 +55,7 @@ class _State:
         """Log offset of the first record that counts."""
         self.queue: ConsumeQueue | None = None
         self.is_broken = False
-        """Its files cannot form a queue."""
+        """Whether the files cannot form a queue."""
         self.next_offset = -1
         self.lost_bytes = 0
         self.repaired = 0

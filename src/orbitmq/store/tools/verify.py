@@ -70,9 +70,9 @@ class Report(msgspec.Struct):
 
     root: str
     clean: bool = True
-    """The last broker shut down cleanly."""
+    """Whether the last broker shut down cleanly."""
     live: bool = False
-    """A broker has the store open: only data settled at the time of the log scan is compared."""
+    """Whether a broker has the store open. Then only data settled at the time of the log scan is compared."""
     segment_count: int = 0
     log_start: int = 0
     log_end: int = 0
