@@ -432,8 +432,8 @@ class MessageStore:
 
     # Reads. `read` is set in __init__.
     def record_at(self, log_offset: int, size: int | None = None) -> memoryview | None:
-        """Returns the whole record that starts at ``log_offset``; None if none does or its body does not match its
-        checksum."""
+        """Returns the whole record that starts at ``log_offset``; None if there is none or its body does not match
+        its checksum."""
         record = self._log.record(log_offset, size)
         if record is None or not self.integrity.is_whole(record, log_offset):
             return None

@@ -157,8 +157,8 @@ def cut_point(state: GroupState, epoch: int) -> int | None:
 
 
 def acknowledged_loss(state: GroupState, epoch: int, log_end: int) -> tuple[int, int] | None:
-    """Returns the range of (possibly) acknowledged bytes that truncating a log known up to ``epoch`` would remove;
-    None if the history shows no such bytes."""
+    """Returns the range of bytes that truncating a log known up to ``epoch`` would remove although they were, or may
+    have been, acknowledged; None if the history shows no such bytes."""
     common = log_end
     lost: tuple[int, int] | None = None
     for begun in state.history:

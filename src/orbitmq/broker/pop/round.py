@@ -1,8 +1,8 @@
 """Pops served together: messages are handed out to each in turn, then one append stores all checkpoints.
 
 Until that append succeeds, only the order locks have changed. Positions move only within the round, so a pop
-continues where an earlier pop of the same round ended. Nothing may be awaited during a round, and no answer may leave
-before ``store`` has returned.
+continues where an earlier pop of the same round ended. Nothing may be awaited during a round, and no answer may be
+sent before ``store`` has returned.
 """
 
 from __future__ import annotations

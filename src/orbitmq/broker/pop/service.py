@@ -431,8 +431,8 @@ class PopService:
         *,
         matches: Callable[[str, int, int, int], bool] | None = None,
     ) -> bool:
-        """Whether a pop would find messages. ``matches`` may reject the waiting ones of a queue, given (topic, queue
-        id, first queue offset, count)."""
+        """Whether a pop would find messages. ``matches`` may reject the waiting messages of a queue; it is called
+        with topic, queue id, first queue offset and count."""
         now_ms = self.clock.now_ms()
         topic, group = question.topic, question.group
         for queue_id in question.queue_ids:

@@ -226,8 +226,8 @@ class CommitLog:
         return any(start <= log_offset < end for start, end in self.damaged)
 
     def whole_end(self, log_offset: int) -> int:
-        """Returns ``log_offset``, a record boundary or the end of the log; but if the log ends with a partial record,
-        at most the start of that record."""
+        """Returns ``log_offset``, or the start of the partial record at the end of the log if that is earlier.
+        ``log_offset`` must be a record boundary or the end of the log."""
         return log_offset if self.partial_start < 0 else min(log_offset, self.partial_start)
 
     def overwrite(self, log_offset: int, data: bytes) -> None:

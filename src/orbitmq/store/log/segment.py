@@ -216,7 +216,7 @@ class SegmentList:
         self._fs.sync_data(handle)
 
     def release_handles(self, before: int) -> None:
-        """Close descriptors of segments before that log offset, which are no longer written."""
+        """Close descriptors of segments that start before that log offset, because they are no longer written."""
         for start in [start for start in self._handles if start < before]:
             self._fs.close(self._handles.pop(start))
 
