@@ -1,8 +1,9 @@
-"""The numbers that travel on the wire: response codes, flags, languages, versions.
+"""The numbers used on the wire: response codes, flags, languages and versions.
 
-Request codes are in ``orbitmq.requests``; no other module holds a wire number. Frames carry plain ``int`` codes, so
-that an unknown code is an answer (REQUEST_CODE_NOT_SUPPORTED) and not a decode failure. Persisted and exchanged with
-others: never renumber. Corresponds to Apache's ResponseCode, LanguageCode, MQVersion, MessageSysFlag and PullSysFlag.
+Request codes are in ``orbitmq.requests``; no other module defines a wire number. Frames carry plain ``int`` codes, so
+that an unknown code gets an error response (REQUEST_CODE_NOT_SUPPORTED) rather than a decoding error. The numbers are
+stored and exchanged with other implementations, so never renumber them. Corresponds to Apache's ResponseCode,
+LanguageCode, MQVersion, MessageSysFlag and PullSysFlag.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 
 class KernelRequest(IntEnum):
-    """The request codes the kernel itself must know; ``orbitmq.requests`` declares all others."""
+    """The request codes that the kernel itself must know. All others are declared in ``orbitmq.requests``."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -22,7 +23,8 @@ class KernelRequest(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. 10, 11 and 12 mean "stored, but not yet as safe as asked"."""
+    """The outcome of a request. 10, 11 and 12 mean that the message is stored, but not yet as durably as
+    requested."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -91,7 +93,7 @@ class ResponseCode(IntEnum):
 
 
 class ClientErrorCode(IntEnum):
-    """Codes a client gives its own failures. They never travel."""
+    """Codes that a client gives its own failures. They are never sent."""
 
     CONNECT_BROKER_EXCEPTION = 10001
     ACCESS_BROKER_TIMEOUT = 10002
@@ -103,7 +105,7 @@ class ClientErrorCode(IntEnum):
 
 
 class SerializeType(IntEnum):
-    """Top byte of a frame's header word."""
+    """The serialization of a header: the top byte of a frame's header word."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -117,7 +119,7 @@ class FrameFlag(IntFlag):
 
 
 class LanguageCode(IntEnum):
-    """Who wrote a header: a number in the binary form, the name in the JSON form."""
+    """The implementation that wrote a header. The binary form contains the number, the JSON form the name."""
 
     JAVA = 0
     CPP = 1
@@ -136,7 +138,8 @@ class LanguageCode(IntEnum):
 
 
 class Version:
-    """Ordinals of Apache's version enum; released 4.m.p = 213 + 20m + 2p, 5.m.p = 413 + 20m + 2p."""
+    """Version numbers: ordinals of Apache's version enum. Release 4.m.p is 213 + 20m + 2p, release 5.m.p is 413 + 20m
+    + 2p."""
 
     V3_0_7_SNAPSHOT: Final = 28
     V3_0_11: Final = 37
@@ -155,7 +158,7 @@ class Version:
 
 
 def version_name(ordinal: int) -> str:
-    """``V5_5_0`` for 513, as Apache's tools print it."""
+    """Returns the name of a version, as Apache's tools print it, such as ``V5_5_0`` for 513."""
     if ordinal >= Version.HIGHEST:
         return "HIGHER_VERSION"
     for base, major in ((413, 5), (213, 4)):
@@ -167,7 +170,7 @@ def version_name(ordinal: int) -> str:
 
 
 class SysFlag(IntFlag):
-    """The ``sysFlag`` of a stored message. Two-bit and three-bit fields have a mask and their values."""
+    """The ``sysFlag`` of a stored message. Fields of two or three bits have a mask and named values."""
 
     COMPRESSED = 0x001
     MULTI_TAGS = 0x002

@@ -1,8 +1,9 @@
-"""One exception tree for both ends of the wire.
+"""The exceptions of servers and clients, in one tree.
 
-Three kinds of failure, never mixed: the peer broke the protocol (``RemoteProtocolError``); a request was
-refused (``BrokerError``: raised in a handler, answered by the router with its code, rebuilt from that code in
-the client); our own data is broken (``CorruptionError``). Retry policy is an attribute of the class.
+There are three kinds of failure, which are never mixed: the peer violated the protocol (``RemoteProtocolError``), a
+request was refused (``BrokerError``), or our own data is damaged (``CorruptionError``). A ``BrokerError`` is raised
+in a handler, sent by the router as its response code, and raised again by the client that receives this code. Whether
+a retry may help is an attribute of the class.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ __all__ = [
 
 
 class OrbitError(Exception):
-    """Base of everything this package raises on purpose. Retry policy is an attribute: callers compare no codes."""
+    """The base of all exceptions that this package raises on purpose. Whether a retry may help is an attribute, so
+    callers need not compare codes."""
 
     retriable: bool = False
     """The same request may succeed when it is made again, perhaps to another broker."""
@@ -44,51 +46,53 @@ class RemoteProtocolError(OrbitError):
 
 
 class FrameError(RemoteProtocolError):
-    """A frame cannot be read: the connection is closed, there is no way to find the next frame."""
+    """A frame cannot be parsed. The connection is closed, because the next frame cannot be found."""
 
 
 class HeaderFieldError(RemoteProtocolError):
-    """A field of a whole frame is missing or malformed: the request is answered with a remark naming it."""
+    """A field of a whole frame is missing or malformed. The request is answered with an error that names the
+    field."""
 
 
 class BodyError(RemoteProtocolError):
-    """The JSON body of a whole frame (or a config file in that dialect) cannot be read: answered like a field."""
+    """The JSON body of a whole frame, or a config file in that dialect, cannot be parsed. Answered like a malformed
+    field."""
 
 
 class RecordError(RemoteProtocolError):
-    """Bytes of a message (record, batch entry, properties, compressed body) cannot be read."""
+    """The bytes of a message (record, batch entry, properties or compressed body) cannot be parsed."""
 
 
 class ConnectionLostError(OrbitError, ConnectionError):
-    """The connection closed, or could not be opened, before the answer came."""
+    """The connection closed, or could not be opened, before the response arrived."""
 
     retriable = True
     stale_route = True
 
 
 class ConnectFailedError(ConnectionLostError):
-    """There was no connection to send the request over."""
+    """The connection to send the request over could not be opened."""
 
     was_sent = False
 
 
 class RequestTimeoutError(OrbitError, TimeoutError):
-    """No answer within the time allowed."""
+    """No response arrived within the timeout."""
 
     retriable = True
     stale_route = True
 
 
 class ConfigError(OrbitError):
-    """A configuration file or option cannot be used; the text names file, line, key and what is accepted."""
+    """A configuration file or option cannot be used. The text names the file, line, key and accepted values."""
 
 
 class CorruptionError(OrbitError):
-    """Bytes on our own disk are not what was written. The store stopped accepting writes."""
+    """Bytes on our own disk differ from those written. The store has stopped accepting writes."""
 
 
 class BrokerError(OrbitError):
-    """A request refused by a server, on either side of the wire."""
+    """A server refused a request. Used by both servers and clients."""
 
     code: ClassVar[int] = ResponseCode.SYSTEM_ERROR
     by_code: ClassVar[dict[int, type[BrokerError]]] = {}
@@ -219,5 +223,5 @@ class NotInCurrentUnit(BrokerError):
 
 
 def error_for_code(code: int, remark: str | None) -> BrokerError:
-    """The exception a client raises for a refusal it received."""
+    """Returns the exception that a client raises for a refusal."""
     return BrokerError.by_code.get(code, BrokerError)(remark or "", code=code)

@@ -1,4 +1,5 @@
-"""The client: producers and consumers, asyncio first, with a plain facade in ``orbitmq.client.sync``."""
+"""The client: producers and consumers. They are written for asyncio; ``orbitmq.client.sync`` has the same with
+blocking calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Bodies as values: JSON of plain values, msgspec structs, dataclasses and, where installed, pydantic models."""
+"""Converts message bodies to and from values: plain JSON values, msgspec structs, dataclasses and, if it is
+installed, pydantic models."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ Decode = Callable[[bytes], Any]
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as JSON. Raises ``TypeError`` for what JSON cannot hold, ``ValueError`` for NaN and infinity."""
+    """Returns a value as JSON. Raises ``TypeError`` for values that JSON cannot represent, and ``ValueError`` for NaN
+    and infinity."""
     dump = getattr(value, "model_dump_json", None)
     encoded: bytes = dump().encode() if dump is not None else msgspec.json.encode(value, enc_hook=_nested)
     # msgspec writes NaN as null, so the reader would get another value. Few bodies need the second check.
@@ -41,7 +43,8 @@ def _has_no_number(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> float | None:
-    """Returns a stand-in for a model inside other values: NaN if it contains one."""
+    """Returns a stand-in for a pydantic model inside another value: NaN if the model contains NaN or infinity,
+    otherwise None."""
     return math.nan if _has_no_number(value.model_dump()) else None
 
 
@@ -61,13 +64,14 @@ def json_value(body: bytes, kind: Any = ...) -> Any: ...
 
 
 def json_value(body: bytes, kind: Any = Any) -> Any:
-    """The value of a JSON body, checked against a type. Raises ``BodyMismatch``, naming the place that does not
-    match."""
+    """Returns the value of a JSON body, checked against a type. Raises ``BodyMismatch``, which names the part that
+    does not match."""
     return decoder_for(kind)(body)
 
 
 def decoder_for(kind: Any) -> Decode:
-    """A function from JSON to values of a type: one of msgspec's, a dataclass, or a pydantic model."""
+    """Returns a function that converts JSON to values of a type: any type that msgspec supports, or a pydantic
+    model."""
     validate = getattr(kind, "model_validate_json", None)
     if validate is None:
         validate = msgspec.json.Decoder(kind).decode

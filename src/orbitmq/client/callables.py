@@ -1,4 +1,4 @@
-"""Calls user functions in the way they are written: coroutines on the loop, plain functions on a thread."""
+"""Calls user functions: coroutine functions on the loop, plain functions on a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ HANDLING: Final[ContextVar[object]] = ContextVar("orbitmq_handling", default=Non
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it returns an awaitable: a coroutine function, or an object whose ``__call__`` is one."""
+    """Whether calling ``function`` returns an awaitable: it is a coroutine function, or an object whose ``__call__``
+    is one."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
@@ -28,8 +29,8 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 class _DaemonThreads(Executor):
-    """Threads that the interpreter does not wait for at its end, unlike those of ``ThreadPoolExecutor``: a function
-    that never returns would keep the process alive."""
+    """A pool of threads that the interpreter does not wait for when it exits. The threads of ``ThreadPoolExecutor``
+    would keep the process alive if a function never returned."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._threads = threads
@@ -69,7 +70,7 @@ class _DaemonThreads(Executor):
             del call, future, work  # an idle thread keeps no message in memory
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls; those that wait are cancelled. Never waits for a running function."""
+        """Accept no more calls and cancel those that have not begun. Never waits for a running function."""
         self._closed = True
         while True:
             try:
@@ -91,7 +92,7 @@ class UserCalls:
         self._pool: Executor | None = None
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The result of ``function``; its exceptions are passed on."""
+        """Run ``function`` on a thread and return its result. Exceptions are passed on."""
         if is_async(function):
             return await function(*arguments)
         result = await self.in_thread(function, *arguments)
@@ -106,6 +107,6 @@ class UserCalls:
         return asyncio.get_running_loop().run_in_executor(self._pool, run, function, *arguments)
 
     def close(self) -> None:
-        """Accept no more calls. Busy threads end when their function does."""
+        """Accept no more calls. Busy threads end when their functions return."""
         if self._pool is not None:
             self._pool.shutdown(wait=False)

@@ -1,4 +1,4 @@
-"""Checks of arguments where they are passed in, with readable ``TypeError`` and ``ValueError`` texts."""
+"""Checks arguments where the user passes them in, with readable ``TypeError`` and ``ValueError`` texts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _KINDS: Final[dict[type, str]] = {str: "a string", dict: "a dictionary of string
 
 
 def check_type(name: str, value: object, kind: type) -> None:
-    """Raise ``TypeError`` unless the value called ``name`` is of this kind."""
+    """Raise ``TypeError`` unless ``value`` is of this kind. ``name`` is the argument's name in the error text."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} is {shown(value)}; {_KINDS.get(kind, f'a {kind.__name__}')} is accepted")
 
 
 def shown(value: object) -> str:
-    """A value as error messages show it: short, with its type."""
+    """Returns a value and its type as a short text for error messages."""
     text = repr(value)
     return f"{text if len(text) <= 40 else text[:37] + '...'} ({type(value).__name__})"

@@ -1,4 +1,4 @@
-"""Conversions of delays and times from the user's units to those of the wire."""
+"""Converts delays and times from the user's units to those of the wire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _LEVELS_MS: Final = DelayLevels().delays_ms
 
 
 def delay_ms_for(delay: timedelta | float) -> int:
-    """Milliseconds of a delay given as a timedelta or in seconds. Raises ``TypeError`` or ``ValueError``."""
+    """Returns a delay in milliseconds. ``delay`` is a timedelta or seconds. Raises ``TypeError`` or
+    ``ValueError``."""
     if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float):
         raise TypeError(f"a delay is a timedelta or a number of seconds, not {delay!r}")
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
@@ -23,7 +24,8 @@ def delay_ms_for(delay: timedelta | float) -> int:
 
 
 def delay_level_for(delay: timedelta | float) -> int:
-    """The first of the default delay levels that is not shorter; 1 is the shortest, 18 the longest."""
+    """Returns the shortest of the default delay levels that is not shorter than ``delay``, from 1 (shortest) to 18
+    (longest)."""
     wanted_ms = delay_ms_for(delay)
     for level, level_ms in enumerate(_LEVELS_MS, start=1):
         if level_ms >= wanted_ms:
@@ -32,7 +34,8 @@ def delay_level_for(delay: timedelta | float) -> int:
 
 
 def moment_ms(moment: datetime) -> int:
-    """Milliseconds since the epoch. Raises ``ValueError`` for a time without a zone, which is ambiguous."""
+    """Returns a time in milliseconds since the epoch. Raises ``ValueError`` for a time without a zone, which is
+    ambiguous."""
     if not isinstance(moment, datetime):
         raise TypeError(f"a time is a datetime, not {moment!r}")
     if moment.tzinfo is None:

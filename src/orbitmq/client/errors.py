@@ -1,6 +1,6 @@
-"""Errors that a client raises itself, each with a code, whether a retry may help, and a hint.
+"""Errors that a client raises itself, each with a code, a hint, and whether a retry may help.
 
-A server's refusal is raised as the ``BrokerError`` of its code, with the hint as a note.
+If a server refuses a request, the client raises the ``BrokerError`` of the response code, with the hint as a note.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ClientError(OrbitError):
 
 
 class ClientStateError(ClientError):
-    """The client was used before its start, started twice, or changed in a state that does not allow it."""
+    """The client was used before its start, started twice, or changed in a state that does not allow the change."""
 
 
 class ClientClosedError(ClientStateError):
@@ -56,7 +56,7 @@ class ClientClosedError(ClientStateError):
 
 
 class ForkedError(ClientStateError):
-    """The client was started in one process and used in a child of it."""
+    """The client was started in one process and used in a child process."""
 
     hint = "Sockets cannot be shared between processes: create and start the client after the fork"
 
@@ -78,14 +78,15 @@ class NoRouteError(ClientError):
 
 
 class NoMasterError(ConnectFailedError):
-    """No route names a master of the broker."""
+    """No known route names a master of the broker."""
 
     code: int = ClientErrorCode.BROKER_NOT_EXIST_EXCEPTION
     hint: str = "Check the broker name, and that its master is registered with this name server"
 
 
 class SendFailed(ClientError):
-    """All attempts of a send failed. The last failure is the cause of this error; ``brokers`` lists those tried.
+    """All attempts of a send failed. The last failure is the cause of this error; ``brokers`` lists the brokers
+    tried.
 
     An idempotent producer can send the message again under its ``message_id``.
     """
@@ -112,7 +113,7 @@ class SendFailed(ClientError):
 
 
 class SendTimeoutError(SendFailed, TimeoutError):
-    """A send ran out of time; the message may still be stored."""
+    """A send did not complete in time. The message may have been stored."""
 
     hint = "The message may be stored: use an idempotent producer or handler before sending it again"
 
@@ -146,12 +147,13 @@ class OffsetOutOfRangeError(ClientError):
 
 
 class RetryLater(Exception):
-    """Raised by a handler to have this message (of a batch: those after the first ``done``) redelivered.
+    """Raised by a handler to have this message redelivered. For a batch, the messages after the first ``done`` are
+    redelivered.
 
     ``text`` is kept with the message as its ``RETRY_REASON``.
 
-    ``delay`` is a timedelta or seconds, rounded up to a level of the broker. Alternatively ``delay_level``: 0 lets
-    the broker decide, -1 dead-letters the message.
+    ``delay`` is a timedelta or seconds, rounded up to a level of the broker. Alternatively set ``delay_level``: 0
+    lets the broker decide, -1 dead-letters the message.
     """
 
     def __init__(
@@ -185,17 +187,17 @@ _HINTS: Final[dict[int, str]] = {
 
 
 def is_retriable(error: OrbitError, codes: Collection[int] = ()) -> bool:
-    """Whether another attempt may succeed, by the class of the error or by codes the user added."""
+    """Whether another attempt may succeed, according to the class of the error or to codes that the user added."""
     return error.retriable or (isinstance(error, BrokerError) and error.response_code in codes)
 
 
 def hint_for(code: int) -> str:
-    """What a user can do about a refusal; empty if there is no hint."""
+    """Returns what a user can do about a refusal; empty if there is no hint."""
     return _HINTS.get(code, "")
 
 
 def add_hint(error: BrokerError) -> BrokerError:
-    """Returns the same error, with its hint shown under the traceback."""
+    """Returns the same error with its hint added as a note, which is shown under the traceback."""
     hint = hint_for(error.response_code)
     if hint and hint not in getattr(error, "__notes__", ()):
         error.add_note(hint)

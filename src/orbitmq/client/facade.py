@@ -1,4 +1,4 @@
-"""What the blocking clients share: start, stop, and an event loop on a thread."""
+"""The base class of the blocking clients: start, stop, and an event loop on a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def make(function: Callable[..., T], *arguments: Any, **settings: Any) -> 
 
 
 class Facade:
-    """What the blocking clients share. ``_client`` is the asyncio client, ``_loop`` where it runs."""
+    """The base class of the blocking clients. ``_client`` is the asyncio client, ``_loop`` the loop it runs on."""
 
     _client: Any
 
@@ -72,11 +72,12 @@ class Facade:
         return damaged
 
     def start(self) -> None:
-        """See the asyncio client."""
+        """Start the asyncio client; see its ``start``."""
         self._loop.run(self._client.start())
 
     def stop(self) -> None:
-        """See the asyncio client. Also ends the client's own loop. A second stop does nothing."""
+        """Stop the asyncio client; see its ``stop``. Also ends the loop if it belongs to this client. A second stop
+        does nothing."""
         if self._stopped:
             return
         if getattr(self._client, "handles_here", False):
@@ -93,7 +94,7 @@ class Facade:
             self._close_loop()
 
     async def _leave(self, kind: type[BaseException] | None) -> None:
-        """Does what ``async with`` does at its end, except for the stop."""
+        """Leave the block as ``async with`` would, but without the stop."""
         if kind is None and isinstance(self._client, ConsumerBase) and self._client._instance.running:
             self._client._acknowledge_left()
 

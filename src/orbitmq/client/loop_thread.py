@@ -49,7 +49,7 @@ class LoopThread:
         await self._loop.shutdown_asyncgens()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the loop."""
+        """Start a coroutine on the loop. Returns the future of its result."""
         future: Future[T] = Future()
         try:
             self._check_caller()
@@ -92,14 +92,16 @@ class LoopThread:
                 future.set_exception(ClientStateError("the loop of this client is closed"))
 
     def check_thread(self) -> None:
-        """Raises ``ClientStateError`` on the loop's own thread."""
+        """Raise ``ClientStateError`` if called on the loop's own thread, where a blocking call would wait for
+        itself."""
         if threading.get_ident() == self._thread.ident:
             raise ClientStateError(
                 "a blocking call on the loop's own thread would wait for itself: use the asyncio client there"
             )
 
     def _check_caller(self) -> None:
-        """Raises ``ClientStateError`` where a call could never end."""
+        """Raise ``ClientStateError`` or ``ForkedError`` if a call could never end: on the loop's own thread, in
+        another process, or after the loop has ended."""
         self.check_thread()
         if self._process_id != process_id():
             raise ForkedError(f"the loop of this client runs in process {self._process_id}")
@@ -107,7 +109,7 @@ class LoopThread:
             raise ClientStateError("the loop of this client is closed")
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine."""
+        """Run a coroutine on the loop, wait, and return its result."""
         future = self.submit(work)
         try:
             return future.result()
@@ -116,14 +118,14 @@ class LoopThread:
             raise
 
     def close_soon(self) -> None:
-        """Stop the loop without waiting for its end, for callers that it waits for itself."""
+        """Stop the loop without waiting for its end. For callers that the loop itself waits for."""
         try:
             self._loop.call_soon_threadsafe(self._loop.stop)
         except RuntimeError:
             pass  # it has ended
 
     def close(self) -> None:
-        """Stop the loop and cancel what runs on it."""
+        """Stop the loop, cancel what runs on it, and wait for its thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(10.0)
@@ -131,7 +133,7 @@ class LoopThread:
 
 
 async def _settle(work: Coroutine[Any, Any, T], future: Future[T]) -> None:
-    """Run a coroutine for a future of another thread."""
+    """Run a coroutine, and set its result on a future of another thread."""
     try:
         result = await work
     except Exception as error:  # noqa: BLE001 - whatever it raises is for the waiter

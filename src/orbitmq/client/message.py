@@ -1,4 +1,5 @@
-"""Messages as users see them: to send, and received (Apache: ``Message``, ``MessageExt``, ``SendResult``)."""
+"""Messages as users see them, when sending and after receiving (Apache: ``Message``, ``MessageExt``,
+``SendResult``)."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ T = TypeVar("T")
 
 
 class SendStatus(Enum):
-    """How safe a stored message is. Messages with a status other than ``OK`` are stored, but a crash may still lose
-    them."""
+    """How durable a stored message is. A message with a status other than ``OK`` is stored, but a crash may still
+    lose it."""
 
     OK = ResponseCode.SUCCESS
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -55,12 +56,12 @@ class TransactionState(Enum):
 
 
 class Message(msgspec.Struct, kw_only=False):
-    """A message to send. The broker indexes it by ``keys``; ``tags`` and properties serve filters.
+    """A message to send. The broker indexes it by ``keys``; ``tags`` and properties are used by filters.
 
-    At most one delay: ``delay_level`` (1 to 18), or, where the broker has the timer of 5.x, ``delay`` (a timedelta or
-    seconds), ``deliver_at`` (a datetime with a zone), ``delay_ms`` or ``deliver_at_ms``. Messages with the same
-    ``shard_key`` go to one queue and stay in order. Raises ``TypeError`` or ``ValueError`` for values that cannot be
-    sent.
+    Only one delay may be set: ``delay_level`` (1 to 18) or, if the broker has the timer of 5.x, ``delay`` (a
+    timedelta or seconds), ``deliver_at`` (a datetime with a zone), ``delay_ms`` or ``deliver_at_ms``. Messages with
+    the same ``shard_key`` go to one queue and stay in order. Raises ``TypeError`` or ``ValueError`` for values that
+    cannot be sent.
     """
 
     delay_level_max: ClassVar[int] = 18
@@ -85,7 +86,8 @@ class Message(msgspec.Struct, kw_only=False):
 
     @classmethod
     def json(cls, topic: str, value: Any, **settings: Any) -> Message:
-        """A message with a JSON body: plain values, msgspec structs, dataclasses, pydantic models."""
+        """Returns a message with a JSON body. ``value`` may consist of plain JSON values, msgspec structs,
+        dataclasses and pydantic models."""
         return cls(topic, json_bytes(value), **settings)
 
     def __post_init__(self) -> None:
@@ -149,12 +151,12 @@ class Message(msgspec.Struct, kw_only=False):
             raise ValueError("a message has one delay: a level, a delay or a time of delivery")
 
     def body_bytes(self) -> bytes:
-        """The body; text is sent as UTF-8."""
+        """Returns the body as bytes. Text is encoded as UTF-8."""
         body = self.body
         return body.encode() if isinstance(body, str) else bytes(body) if type(body) is not bytes else body
 
     def property_pairs(self) -> dict[str, str]:
-        """All properties this message asks for. Raises ``RecordError`` for a reserved name."""
+        """Returns all properties that this message sets. Raises ``RecordError`` for a reserved name."""
         pairs: dict[str, str] = {}
         if self.properties:
             for name, value in self.properties.items():
@@ -177,9 +179,9 @@ class Message(msgspec.Struct, kw_only=False):
         return pairs
 
     def plain_properties(self, unique_key: str) -> bytes | None:
-        """The encoded properties of a message that has at most keys and tags; None if it has others.
+        """Returns the encoded properties of a message that has at most keys and tags; None if it has others.
 
-        The common case, at a fifth of the cost of a table of pairs.
+        This is the common case, and costs a fifth of building a table of pairs.
         """
         if (
             type(self) is not Message  # a reply, or a class of the user's: it may have pairs of its own
@@ -209,12 +211,12 @@ class Message(msgspec.Struct, kw_only=False):
 
     @property
     def is_delayed(self) -> bool:
-        """Whether a broker holds the message back for a while."""
+        """Whether the broker delays the delivery of the message."""
         return bool(self.delay_level or self.delay_ms or self.deliver_at_ms)
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """A stored message."""
+    """The result of a send whose message was stored."""
 
     status: SendStatus
     message_id: str
@@ -231,18 +233,18 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delivery(Protocol):
-    """How an iterated message was delivered, and so how it is finished."""
+    """Finishes an iterated message, or has it redelivered."""
 
     async def acknowledge(self, message: ReceivedMessage) -> None:
-        """The message is finished."""
+        """Mark the message as finished."""
 
     async def give_back(self, message: ReceivedMessage, delay_level: int, reason: str) -> None:
-        """Have the message redelivered; level -1 means the dead-letter topic."""
+        """Have the message redelivered. Level -1 dead-letters it."""
 
 
 class ReceivedMessage:
-    """A message as a consumer receives it. Properties are decoded on access, because most handlers need few of
-    them."""
+    """A message as a consumer receives it. Properties are decoded on access, because most handlers need only a
+    few."""
 
     __slots__ = (
         "_delivery",
@@ -272,7 +274,7 @@ class ReceivedMessage:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to, even if it comes from a retry topic."""
+        """The topic the message was sent to, even if it was read from a retry topic."""
         topic = self._topic
         if topic is None:
             topic = self.record.topic
@@ -283,13 +285,13 @@ class ReceivedMessage:
         return topic
 
     def rename(self, topic: str) -> None:
-        """Show another topic, such as one without its namespace."""
+        """Set the topic that ``topic`` returns, such as one without its namespace."""
         self._topic = topic
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent. Raises ``BodyMismatch`` when it is compressed and cannot be inflated;
-        ``record.body`` is what was stored."""
+        """The body as it was sent. Raises ``BodyMismatch`` if it is compressed and cannot be inflated. The stored
+        bytes are in ``record.body``."""
         record = self.record
         if record.sys_flag & _COMPRESSED:  # else it was inflated when it came
             try:
@@ -299,7 +301,7 @@ class ReceivedMessage:
         return record.body
 
     def text(self) -> str:
-        """The body as UTF-8."""
+        """Returns the body, decoded as UTF-8."""
         return self.body.decode()
 
     @overload
@@ -309,20 +311,21 @@ class ReceivedMessage:
     def json(self, kind: Any = ...) -> Any: ...
 
     def json(self, kind: Any = Any) -> Any:
-        """The body as JSON, checked against a type if one is given. Raises ``BodyMismatch``."""
+        """Returns the value of the JSON body, checked against ``kind`` if it is given. Raises ``BodyMismatch``."""
         return json_value(self.body, kind)
 
     async def ack(self) -> None:
-        """Finish the message. Only for consumers that are iterated and simple consumers; a handler acknowledges by
-        returning."""
+        """Finish the message. Only for simple consumers and for consumers that are iterated; a handler acknowledges
+        by returning."""
         await self._delivered().acknowledge(self)
 
     async def retry(self, delay: timedelta | float | None = None) -> None:
-        """Have it redelivered, after a delay (rounded up to the broker's levels) or when the broker decides."""
+        """Have the message redelivered after ``delay`` (rounded up to the broker's levels), or when the broker
+        decides."""
         await self._delivered().give_back(self, 0 if delay is None else delay_level_for(delay), "")
 
     async def dead_letter(self, reason: str = "") -> None:
-        """Move it to the group's dead-letter topic. The reason is kept as its property ``RETRY_REASON``."""
+        """Move the message to the group's dead-letter topic. The reason is kept as its property ``RETRY_REASON``."""
         check_type("reason", reason, str)
         await self._delivered().give_back(self, -1, reason)
 
@@ -336,12 +339,12 @@ class ReceivedMessage:
 
     @property
     def attempt(self) -> int:
-        """The number of this delivery; 1 at the first."""
+        """The number of this delivery, starting with 1."""
         return self.reconsume_times + 1
 
     @property
     def is_request(self) -> bool:
-        """Whether the sender waits for an answer (``Producer.request``)."""
+        """Whether the sender waits for a reply (``Producer.request``)."""
         return self.get(Property.REPLY_TO_CLIENT) is not None and self.get(Property.CLUSTER) is not None
 
     @property
@@ -354,18 +357,18 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, including the system's."""
+        """All properties, including those set by the system."""
         if self._properties is None:
             self._properties = decode_properties(self.record.properties)
         return self._properties
 
     @property
     def user_properties(self) -> dict[str, str]:
-        """The properties that its sender set."""
+        """The properties that the message's sender set."""
         return {name: value for name, value in self.properties.items() if name not in _SYSTEM}
 
     def get(self, name: str) -> str | None:
-        """One property, without decoding the others."""
+        """Returns one property, without decoding the others; None if the message does not have it."""
         if self._properties is not None:
             return self._properties.get(name)
         value = find_property(self.record.properties, name.encode())
@@ -373,7 +376,7 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """The unique key its sender set, or the id of its place in the store."""
+        """The unique key that the sender set or, without one, the offset message id of the stored record."""
         return self.get("UNIQ_KEY") or self.record.offset_message_id
 
     @property
@@ -406,12 +409,12 @@ class ReceivedMessage:
 
     @property
     def born_at(self) -> datetime:
-        """When it was sent, by its sender's clock."""
+        """The time when the message was sent, by its sender's clock."""
         return datetime.fromtimestamp(self.record.born_timestamp_ms / 1000, UTC)
 
     @property
     def stored_at(self) -> datetime:
-        """When the broker stored it."""
+        """The time when the broker stored the message."""
         return datetime.fromtimestamp(self.record.store_timestamp_ms / 1000, UTC)
 
     @property
@@ -427,7 +430,7 @@ class ReceivedMessage:
         return self.record.flag
 
     def reply(self, body: bytes | str) -> Message:
-        """The answer to a request (``Producer.request``), to be sent by any producer of the same cluster."""
+        """Returns the reply to a request (``Producer.request``). Any producer of the same cluster may send it."""
         cluster = self.get(Property.CLUSTER)
         if not cluster:
             raise ClientError("this message is not a request: it lacks the cluster it came through")
@@ -444,7 +447,7 @@ class ReceivedMessage:
 
 
 class Reply(Message):
-    """The result of ``ReceivedMessage.reply``."""
+    """A reply message, as ``ReceivedMessage.reply`` returns it."""
 
     fields: dict[str, str] = {}
 

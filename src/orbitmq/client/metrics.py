@@ -1,4 +1,4 @@
-"""Figures of clients, for Prometheus or OpenTelemetry: hooks that count sends and calls of handlers.
+"""Client metrics for Prometheus or OpenTelemetry: hooks that count sends and handler calls.
 
 ::
 
@@ -58,26 +58,26 @@ _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class Measured(Protocol):
-    """A client that says how many messages it holds."""
+    """A client that reports how many messages it holds."""
 
     @property
     def group(self) -> str:
-        """Its group."""
+        """The client's group."""
 
     @property
     def held_messages(self) -> dict[str, int]:
-        """By kind."""
+        """The number of held messages, by kind."""
 
 
 class _Metrics(ABC):
-    """A hook of producers and of consumers."""
+    """The base of both kinds of metrics: a hook for producers and consumers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._clients: WeakSet[Any] = WeakSet()
 
     def watch(self, *clients: Measured) -> None:
-        """Show the held messages of these clients, as long as they live."""
+        """Report the held messages of these clients as long as the clients exist."""
         self._clients.update(clients)
 
     @abstractmethod
@@ -132,7 +132,8 @@ class _Metrics(ABC):
 
 
 class PrometheusMetrics(_Metrics):
-    """Registers with ``prometheus_client``; serve its registry as usual (``start_http_server``, an ASGI app)."""
+    """Client metrics registered with ``prometheus_client``. Serve its registry as usual (``start_http_server``, an
+    ASGI app)."""
 
     def __init__(self, registry: CollectorRegistry | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(clock)
@@ -157,7 +158,7 @@ class PrometheusMetrics(_Metrics):
         self._histograms[figure].labels(*labels).observe(seconds)
 
     def collect(self) -> Iterable[Metric]:
-        """Called by ``prometheus_client`` at each scrape."""
+        """Yields the metrics. Called by ``prometheus_client`` at each scrape."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         family = GaugeMetricFamily(HELD[0], HELD[1], labels=HELD[2])
@@ -170,7 +171,7 @@ class PrometheusMetrics(_Metrics):
 
 
 class OpenTelemetryMetrics(_Metrics):
-    """Creates instruments of an OpenTelemetry meter."""
+    """Client metrics as instruments of an OpenTelemetry meter."""
 
     def __init__(self, meter: Meter | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(clock)

@@ -1,4 +1,4 @@
-"""Client settings. Values are frozen, units are part of the names, and values out of range are refused immediately.
+"""Client settings. Values are frozen, names include the units, and values out of range are refused immediately.
 
 They correspond to Apache's ClientConfig, DefaultMQProducer, DefaultMQPushConsumer and DefaultLitePullConsumer.
 """
@@ -41,13 +41,13 @@ T = TypeVar("T", bound="ClientOptions")
 
 
 def _between(default: Any, low: float, high: float) -> Any:
-    """A number with bounds, checked when the options are created."""
+    """Returns a field for a number with bounds, which are checked when the options are created."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Keys for access control: every request is signed with them."""
+    """Keys for access control. Every request is signed with them."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -98,7 +98,7 @@ class ClientOptions:
 
     @property
     def tls_context(self) -> ssl.SSLContext | None:
-        """The context that ``tls`` stands for."""
+        """The TLS context that the setting ``tls`` selects; None for plain connections."""
         assert not isinstance(self.tls, bool), "replaced at construction"
         return self.tls
 
@@ -254,7 +254,7 @@ class SimpleOptions(ConsumerOptions):
 
 
 def build_options(kind: type[T], options: T | None, settings: dict[str, Any]) -> T:
-    """Options from an object, from keyword arguments, or from both; the arguments win."""
+    """Returns options from an object, from keyword arguments, or from both. Keyword arguments win."""
     known = {option.name for option in fields(kind)}
     unknown = sorted(set(settings) - known)
     if unknown:
@@ -269,7 +269,7 @@ def build_options(kind: type[T], options: T | None, settings: dict[str, Any]) ->
 
 
 def _unknown_settings(unknown: list[str], known: set[str], kind: str) -> str:
-    """Suggests settings for each unknown one, or lists all of them."""
+    """Returns an error text that suggests a setting for each unknown one, or lists all settings."""
     texts, near = [], False
     for name in unknown:
         found = difflib.get_close_matches(name, sorted(known), n=2)
@@ -283,7 +283,7 @@ def _unknown_settings(unknown: list[str], known: set[str], kind: str) -> str:
 def _from_environment(
     kind: type[Any], options: ClientOptions | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """Keys and TLS that neither the options object nor the arguments set."""
+    """Returns keys and TLS from the environment, if neither the options object nor the arguments set them."""
     found: dict[str, Any] = {}
     if not issubclass(kind, ClientOptions):
         return found

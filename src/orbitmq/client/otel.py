@@ -1,8 +1,8 @@
-"""OpenTelemetry spans around sends and handlers, joined through message properties. Names and attributes follow the
-semantic conventions for messaging 1.38.
+"""Creates OpenTelemetry spans around sends and handlers, linked through message properties.
 
-Needs the package ``opentelemetry-api`` (extra ``otel``). ``producer.add_hook(telemetry)`` and
-``consumer.add_hook(telemetry)`` with ``telemetry = OpenTelemetryHook()``.
+Names and attributes follow the semantic conventions for messaging 1.38. Needs the package ``opentelemetry-api``
+(extra ``otel``). Create ``telemetry = OpenTelemetryHook()`` and add it with ``producer.add_hook(telemetry)`` and
+``consumer.add_hook(telemetry)``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _SYSTEM = "rocketmq"
 
 
 class OpenTelemetryHook:
-    """A hook for producers and consumers. The span of a handler is a child of the send's span; a handler that gets
-    several messages is linked with the spans of all of them. Inside the handler its span is the current one."""
+    """Creates spans for producers and consumers.
+
+    The span of a handler is a child of the send's span. If a handler gets several messages, its span is linked with
+    the spans of all of them. While the handler runs, its span is the current one.
+    """
 
     def __init__(self, tracer: trace.Tracer | None = None) -> None:
         self._tracer = tracer or trace.get_tracer("orbitmq")

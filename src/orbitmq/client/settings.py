@@ -1,5 +1,5 @@
-"""Client settings as keyword arguments, for type checkers and editors. ``options.py`` documents them; a test keeps
-the two consistent."""
+"""Client settings as keyword arguments, for type checkers and editors. They are documented in ``options.py``; a test
+keeps the two consistent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class ClientSettings(TypedDict, total=False):
-    """Keyword arguments of the same names as ``ClientOptions``."""
+    """Keyword arguments with the names of ``ClientOptions``."""
 
     instance_name: str
     client_ip: str
@@ -42,7 +42,7 @@ class ClientSettings(TypedDict, total=False):
 
 
 class ProducerSettings(ClientSettings, total=False):
-    """Keyword arguments of the same names as ``ProducerOptions``."""
+    """Keyword arguments with the names of ``ProducerOptions``."""
 
     send_timeout_s: float
     retries: int
@@ -68,7 +68,7 @@ class ProducerSettings(ClientSettings, total=False):
 
 
 class ConsumerSettings(ClientSettings, total=False):
-    """Keyword arguments of the same names as ``ConsumerOptions``."""
+    """Keyword arguments with the names of ``ConsumerOptions``."""
 
     model: MessageModel
     from_where: ConsumeFromWhere
@@ -94,7 +94,7 @@ class ConsumerSettings(ClientSettings, total=False):
 
 
 class PushSettings(ConsumerSettings, total=False):
-    """Keyword arguments of the same names as ``PushOptions``."""
+    """Keyword arguments with the names of ``PushOptions``."""
 
     orderly: bool
     workers: int
@@ -114,7 +114,7 @@ class PushSettings(ConsumerSettings, total=False):
 
 
 class LitePullSettings(ConsumerSettings, total=False):
-    """Keyword arguments of the same names as ``LitePullOptions``."""
+    """Keyword arguments with the names of ``LitePullOptions``."""
 
     auto_commit: bool
     auto_commit_s: float
@@ -123,7 +123,7 @@ class LitePullSettings(ConsumerSettings, total=False):
 
 
 class SimpleSettings(ConsumerSettings, total=False):
-    """Keyword arguments of the same names as ``SimpleOptions``."""
+    """Keyword arguments with the names of ``SimpleOptions``."""
 
     invisible_s: float
     await_s: float

@@ -1,7 +1,8 @@
-"""Client settings from environment variables, where the code does not set them.
+"""Reads client settings from environment variables, if the code does not set them.
 
-ORBITMQ_NAMESRV (or NAMESRV_ADDR), ORBITMQ_ACCESS_KEY with ORBITMQ_SECRET_KEY and ORBITMQ_SECURITY_TOKEN, and for TLS
-ORBITMQ_TLS=true, ORBITMQ_TLS_CA, ORBITMQ_TLS_CERT, ORBITMQ_TLS_KEY and ORBITMQ_TLS_ANY_HOST=true.
+The variables are ORBITMQ_NAMESRV (or NAMESRV_ADDR), ORBITMQ_ACCESS_KEY with ORBITMQ_SECRET_KEY and
+ORBITMQ_SECURITY_TOKEN, and for TLS ORBITMQ_TLS=true, ORBITMQ_TLS_CA, ORBITMQ_TLS_CERT, ORBITMQ_TLS_KEY and
+ORBITMQ_TLS_ANY_HOST=true.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ _NO: Final = frozenset({"", "0", "false", "no", "off"})
 
 
 def name_servers_given() -> str:
-    """The addresses in the environment; empty if there are none."""
+    """Returns the name server addresses in the environment; empty if there are none."""
     return next((found for name in NAME_SERVER_VARIABLES if (found := environment(name))), "")
 
 
 def keys_given() -> tuple[str, str, str] | None:
-    """Access key, secret key and security token. Raises ``ConfigError`` if only one key of the pair is set."""
+    """Returns access key, secret key and security token; None if neither key is set. Raises ``ConfigError`` if only
+    one of the two keys is set."""
     key, secret = environment("ORBITMQ_ACCESS_KEY"), environment("ORBITMQ_SECRET_KEY")
     if not key and not secret:
         return None
@@ -37,7 +39,7 @@ def keys_given() -> tuple[str, str, str] | None:
 
 
 def tls_given() -> ssl.SSLContext | bool | None:
-    """The setting ``tls`` of a client. Raises ``ConfigError`` for files that cannot be used."""
+    """Returns the value for the client setting ``tls``. Raises ``ConfigError`` for files that cannot be used."""
     trusted, certificate, key = (_file(f"ORBITMQ_TLS_{name}") for name in ("CA", "CERT", "KEY"))
     wanted = _flag("ORBITMQ_TLS")
     if trusted is None:

@@ -42,7 +42,7 @@ class ProducerCalls(Facade):
     _client: AsyncProducer
 
     def add_hook(self, hook: SendHook) -> None:
-        """Have ``hook`` called around each send."""
+        """Add a hook, which is called around each send."""
         self._client.add_hook(hook)
 
     def send_oneway(
@@ -53,21 +53,21 @@ class ProducerCalls(Facade):
         select: QueueSelector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send without waiting for an answer: the fastest way, and messages are lost without notice when anything
+        """Send without waiting for a response. This is the fastest way, but messages are lost silently if anything
         goes wrong."""
         self._loop.run(self._client.send_oneway(message, queue=queue, select=select, argument=argument))
 
     def flush(self) -> None:
-        """Return when everything handed over so far is stored or has failed."""
+        """Wait until everything that was passed to the producer so far is stored or has failed."""
         self._loop.run(self._client.flush())
 
     @property
     def in_flight(self) -> int:
-        """Sends that wait for a slot or an answer."""
+        """The number of sends that wait for a slot or a response."""
         return self._client.in_flight
 
     def wait_ready(self, *topics: str, timeout_s: float = 10.0) -> None:
-        """Return when a name server answers, and a master of each topic. Raises ``TimeoutError`` with the last
+        """Wait until a name server answers, and a master of each topic does. Raises ``TimeoutError`` with the last
         failure as its cause."""
         self._loop.run(self._client.wait_ready(*topics, timeout_s=timeout_s))
 
@@ -78,17 +78,17 @@ class ProducerCalls(Facade):
         return self._loop.run(self._client.send_in_transaction(message, local, timeout_s=timeout_s))
 
     def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
-        """Send and wait for what the consumer's handler returns, or sends with ``message.reply``. Raises
-        ``ReplyTimeoutError``."""
+        """Send a request and wait for the reply, which is the result of the consumer's handler or a message it sends
+        with ``message.reply``. Raises ``ReplyTimeoutError``."""
         return self._loop.run(self._client.request(message, timeout_s=timeout_s))
 
     def recall(self, topic: str, handle: str) -> str:
-        """Cancel a timer message by the ``recall_handle`` of its result; returns its id. Needs a broker of version
-        5.3.2 or later."""
+        """Cancel a timer message by the ``recall_handle`` of its result. Returns the message's id. Needs a broker of
+        version 5.3.2 or later."""
         return self._loop.run(self._client.recall(topic, handle))
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that messages of a topic can be sent to."""
+        """Returns the queues to which messages of a topic can be sent."""
         return self._loop.run(self._client.queues(topic))
 
 
@@ -99,7 +99,7 @@ class BaseCalls(Facade):
 
     @property
     def name_servers(self) -> list[str]:
-        """The name servers in use, or the page they are read from; empty if nothing names any."""
+        """The name servers in use, or the page they are read from. Empty if no setting names any."""
         return self._client.name_servers
 
     @property
@@ -107,29 +107,30 @@ class BaseCalls(Facade):
         return self._client.broadcasting
 
     def wait_ready(self, timeout_s: float = 10.0) -> None:
-        """Return when every subscribed topic is found and its queues are shared out. Raises
+        """Wait until every subscribed topic has been found and its queues have been assigned. Raises
         ``RequestTimeoutError``."""
         self._loop.run(self._client.wait_ready(timeout_s))
 
     def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest offset the broker still has."""
+        """Returns the oldest offset that the broker still has."""
         return self._loop.run(self._client.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """The offset the next message of the queue will get."""
+        """Returns the offset that the next message of the queue will get."""
         return self._loop.run(self._client.max_offset(queue))
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at that time or later."""
+        """Returns the offset of the first message stored at or after ``timestamp_ms`` (milliseconds since the
+        epoch)."""
         return self._loop.run(self._client.offset_at(queue, timestamp_ms))
 
     def committed(self, queue: MessageQueue) -> int:
-        """The offset that the group committed for the queue, or -1 if it never committed one. Brokers before 5.x may
-        return 0 instead of -1."""
+        """Returns the offset that the group committed for the queue, or -1 if it never committed one. Brokers before
+        5.x may return 0 instead of -1."""
         return self._loop.run(self._client.committed(queue))
 
     def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """All queues of a topic that can be read."""
+        """Returns all readable queues of a topic."""
         return self._loop.run(self._client.fetch_queues(topic))
 
 
@@ -139,20 +140,20 @@ class AssignedCalls(BaseCalls):
     _client: AsyncAssignedConsumer
 
     def rebalance_soon(self) -> None:
-        """Compute the assignment again."""
+        """Request a rebalance soon, without waiting for the next periodic one."""
         self._loop.run(make(self._client.rebalance_soon))
 
     def persist_offsets(self, *, wait: bool = False) -> None:
-        """Store the offsets now; with ``wait`` they are stored when this returns."""
+        """Store the offsets now. With ``wait`` this returns after the offsets have been stored."""
         self._loop.run(self._client.persist_offsets(wait=wait))
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues this consumer holds now, sorted."""
+        """The queues that this consumer holds now, sorted."""
         return self._client.queues
 
     def lag(self) -> dict[MessageQueue, int]:
-        """How many messages of each queue held here are stored and not consumed yet."""
+        """Returns the number of stored messages that are not consumed yet, for each queue this consumer holds."""
         return self._loop.run(self._client.lag())
 
 
@@ -172,12 +173,13 @@ class PushCalls(AssignedCalls):
         type: Any = None,
         decode: Decode | None = None,
     ) -> None:
-        """Consume a topic: all of it, some tags (``"A || B"``), by an SQL92 expression over properties, or what a
-        class selects that a filter server runs.
+        """Subscribe to a topic. The expression is ``*``, tags (``"A || B"``), an SQL92 expression over properties, or
+        a class that a filter server runs.
 
-        ``handler`` gets one message, or a list of up to ``batch_size`` if that is given; with ``type`` the JSON body
-        as a value of that type, with ``decode`` what that function makes of the body. A second parameter gets a
-        ``HandlerContext``. Also possible while running; all members of a group must subscribe alike.
+        ``handler`` gets one message, or a list of up to ``batch_size`` messages if that is set. With ``type`` it gets
+        the JSON body as a value of that type, and with ``decode`` the value that this function returns for the body.
+        A second parameter gets a ``HandlerContext``. Topics may also be subscribed while the consumer runs. All
+        members of a group must have the same subscriptions.
         """
         self._loop.run(
             make(
@@ -197,25 +199,25 @@ class PushCalls(AssignedCalls):
         self._loop.run(make(self._client.unsubscribe, topic))
 
     def on_message(self, handler: Listener, *, batch_size: int | None = None) -> None:
-        """Set the handler for every topic that has none of its own."""
+        """Set the handler for all topics that have no handler of their own."""
         self._client.on_message(handler, batch_size=batch_size)
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Have ``hook`` called around each call of a handler. Only before the start."""
+        """Add a hook, which is called around each call of a handler. Only allowed before the start."""
         self._client.add_hook(hook)
 
     @property
     def fault(self) -> str:
-        """Why nothing is consumed; empty if nothing is wrong. Either the consumer is stopped, no broker answered its
-        last heartbeat, or handlers are running and none has finished for ``consume_timeout_s``."""
+        """The reason why nothing is consumed; empty if nothing is wrong. Either the consumer is stopped, or no broker
+        answered its last heartbeat, or handlers are running and none has finished for ``consume_timeout_s``."""
         return self._client.fault
 
     def suspend(self) -> None:
-        """Pull nothing until ``resume``; messages already here are still handled."""
+        """Stop pulling until ``resume``. Messages that have already arrived are still handled."""
         self._client.suspend()
 
     def resume(self) -> None:
-        """Pull again."""
+        """Continue pulling."""
         self._client.resume()
 
 
@@ -225,7 +227,7 @@ class LitePullCalls(AssignedCalls):
     _client: AsyncLitePullConsumer
 
     def subscribe(self, topic: str, expression: str = "*", *, sql: bool = False) -> None:
-        """Share the queues of a topic with the other members of the group. Not together with ``assign``."""
+        """Share the queues of a topic with the other members of the group. Cannot be combined with ``assign``."""
         self._loop.run(make(self._client.subscribe, topic, expression, sql=sql))
 
     def unsubscribe(self, topic: str) -> None:
@@ -233,20 +235,21 @@ class LitePullCalls(AssignedCalls):
         self._loop.run(make(self._client.unsubscribe, topic))
 
     def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
-        """Consume exactly these queues, whatever other members consume. Not together with ``subscribe``."""
+        """Consume exactly these queues, whatever other members consume. Cannot be combined with ``subscribe``."""
         self._loop.run(self._client.assign(queues, expression))
 
     def poll(self, timeout_s: float = 5.0) -> list[ReceivedMessage]:
-        """Some messages of one queue; an empty list when none arrived in time."""
+        """Returns messages of one queue; an empty list if none arrived in time."""
         return self._loop.run(self._client.poll(timeout_s))
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message to be returned, if any was returned before."""
+        """Returns the offset of the next message to be returned; None if no message of the queue was returned
+        before."""
         return self._client.position(queue)
 
     def fetched_until(self, queue: MessageQueue) -> int:
-        """The offset where the next fetch of the queue begins: messages before it that were not returned were
-        filtered out. -1 when the queue is not assigned to this consumer."""
+        """Returns the offset where the next fetch of the queue begins, or -1 if the queue is not assigned to this
+        consumer. Messages before that offset that were not returned were filtered out."""
         return self._client.fetched_until(queue)
 
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
@@ -254,15 +257,15 @@ class LitePullCalls(AssignedCalls):
         self._loop.run(self._client.commit(offsets))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at this offset. Raises ``OffsetOutOfRangeError`` when it is outside the queue's range."""
+        """Continue at this offset. Raises ``OffsetOutOfRangeError`` if it is outside the queue's range."""
         self._loop.run(self._client.seek(queue, offset))
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continue at the oldest message the broker has."""
+        """Continue at the oldest message that the broker has."""
         self._loop.run(self._client.seek_to_begin(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue at the end: consume only messages that arrive from now on."""
+        """Continue at the end of the queue, to consume only messages that arrive from now on."""
         self._loop.run(self._client.seek_to_end(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
@@ -280,7 +283,7 @@ class PullCalls(BaseCalls):
     _client: AsyncPullConsumer
 
     def register(self, topic: str) -> None:
-        """Register as a reader of a topic, because brokers refuse some calls of unknown groups."""
+        """Register the group as a reader of a topic, because brokers refuse some calls of unknown groups."""
         self._loop.run(self._client.register(topic))
 
     def pull(
@@ -293,17 +296,17 @@ class PullCalls(BaseCalls):
         sql: bool = False,
         block: bool = False,
     ) -> PullResult:
-        """Messages from ``offset`` on; ``block`` lets the broker wait up to 20 s for one."""
+        """Pull messages from ``offset`` on. With ``block`` the broker waits up to 20 s for a message."""
         return self._loop.run(
             self._client.pull(queue, offset, max_count, expression=expression, sql=sql, block=block)
         )
 
     def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Store the group's offset."""
+        """Store the group's offset of a queue."""
         self._loop.run(self._client.update_offset(queue, offset))
 
     def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
-        """Have a message redelivered to the group through its retry topic."""
+        """Have a message redelivered to the group through its retry topic. Returns False if that failed."""
         return self._loop.run(self._client.send_back(message, delay_level))
 
 
@@ -313,7 +316,8 @@ class SimpleCalls(BaseCalls):
     _client: AsyncSimpleConsumer
 
     def subscribe(self, topic: str, expression: str = "*", *, sql: bool = False) -> None:
-        """Receive a topic: all of it, some tags (``"A || B"``), or by an SQL92 expression. Also while running."""
+        """Subscribe to a topic. The expression is ``*``, tags (``"A || B"``), or an SQL92 expression. Also allowed
+        while running."""
         self._loop.run(make(self._client.subscribe, topic, expression, sql=sql))
 
     def unsubscribe(self, topic: str) -> None:
@@ -323,22 +327,22 @@ class SimpleCalls(BaseCalls):
     def receive(
         self, max_count: int = 16, *, invisible_s: float | None = None, wait_s: float | None = None
     ) -> list[PoppedMessage]:
-        """Up to ``max_count`` (at most 32) messages; an empty list when none arrived within ``wait_s``.
+        """Returns up to ``max_count`` messages (at most 32); an empty list if none arrived within ``wait_s``.
 
-        Raises the error of the last broker when none could be reached, and ``ClientClosedError`` before the start and
+        Raises the error of the last broker if none could be reached, and ``ClientClosedError`` before the start and
         as soon as the consumer is stopped.
         """
         return self._loop.run(self._client.receive(max_count, invisible_s=invisible_s, wait_s=wait_s))
 
     def ack(self, message: PoppedMessage) -> None:
-        """Finish the message. Raises the ``BrokerError`` of a refusal, and connection errors."""
+        """Acknowledge the message. Raises ``BrokerError`` if the broker refuses, and connection errors."""
         self._loop.run(self._client.ack(message))
 
     def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
-        """Acknowledge several; raises the first error after all were tried."""
+        """Acknowledge several messages. All are tried, then the first error is raised."""
         self._loop.run(self._client.ack_all(messages))
 
     def change_invisible(self, message: PoppedMessage, invisible_s: float) -> None:
-        """Hide the message for this time from now on: longer to keep working on it, 0 to have it redelivered
-        immediately."""
+        """Set how long the message stays invisible, counted from now. Use a longer time to keep working on it, or 0
+        to have it redelivered immediately."""
         self._loop.run(self._client.change_invisible(message, invisible_s))

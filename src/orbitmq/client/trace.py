@@ -1,5 +1,4 @@
-"""Message trace: records in the trace topic of who sent and who consumed a message (Apache:
-``AsyncTraceDispatcher``).
+"""Message trace: records in the trace topic who sent and who consumed a message (Apache: ``AsyncTraceDispatcher``).
 
 Records end with 0x02, fields are separated by 0x01. The dispatcher has its own producer. Records that do not fit its
 bounded queue are dropped and counted, because tracing must never slow down what it traces.
@@ -54,7 +53,7 @@ _serial: Final = itertools.count(1)
 
 
 class TraceRecord(msgspec.Struct, frozen=True):
-    """One record of the trace and the keys it is indexed by."""
+    """One record of the trace, and the keys by which it is indexed."""
 
     text: str
     keys: frozenset[str]
@@ -71,7 +70,7 @@ def _lower(value: bool) -> str:
 def send_record(
     group: str, message: Message, result: SendResult, *, address: str, now_ms: int, cost_ms: int
 ) -> TraceRecord:
-    """A ``Pub`` record."""
+    """Returns the ``Pub`` record of a send."""
     keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     kind = _DELAY if message.is_delayed else _ORDER if message.shard_key else _NORMAL
     text = _joined(
@@ -103,7 +102,7 @@ def end_transaction_record(
     now_ms: int,
     from_check: bool,
 ) -> TraceRecord:
-    """An ``EndTransaction`` record."""
+    """Returns the ``EndTransaction`` record of a transaction's outcome."""
     keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
     text = _joined(
         "EndTransaction",
@@ -124,7 +123,7 @@ def end_transaction_record(
 
 
 def consume_before_record(context: ConsumeContext, group: str, request_id: str) -> TraceRecord:
-    """A ``SubBefore`` record for each message."""
+    """Returns the ``SubBefore`` record of a handler call, with an entry for each message."""
     keys: set[str] = set()
     parts: list[str] = []
     for message in context.messages:
@@ -147,7 +146,7 @@ def consume_before_record(context: ConsumeContext, group: str, request_id: str) 
 
 
 def consume_after_record(context: ConsumeContext, group: str, request_id: str, *, now_ms: int) -> TraceRecord:
-    """A ``SubAfter`` record for each message."""
+    """Returns the ``SubAfter`` record of a handler call, with an entry for each message."""
     code = 0 if context.success else 2 if context.error is not None else 4
     cost_ms = (now_ms - context.started_ms) // max(1, len(context.messages))
     keys: set[str] = set()
@@ -172,7 +171,7 @@ def consume_after_record(context: ConsumeContext, group: str, request_id: str, *
 
 
 class TraceDispatcher:
-    """Collects records and sends them in batches; a hook for producers and consumers."""
+    """Collects records and sends them in batches. A hook for producers and consumers."""
 
     def __init__(
         self, group: str, namespace: str, trace_topic: str, clock: Clock, instance: ClientInstance
@@ -188,13 +187,13 @@ class TraceDispatcher:
         """Records lost because too many were waiting or could not be sent."""
 
     async def start(self, producer: Producer) -> None:
-        """Send with ``producer``, which the dispatcher owns from now on."""
+        """Start sending with ``producer``, which the dispatcher owns from now on."""
         self._producer = producer
         await producer.start()
         self._tasks.start(every(FLUSH_S, self.flush), "flush")
 
     async def stop(self) -> None:
-        """Send the waiting records and end."""
+        """Send the waiting records and stop."""
         await self.flush()
         await self._tasks.close()
         if self._producer is not None:
@@ -230,7 +229,7 @@ class TraceDispatcher:
     # -- hooks -----------------------------------------------------------------------------------------
 
     def before_send(self, context: SendContext) -> None:
-        """Does nothing: records are made after the send."""
+        """Do nothing, because records are created after the send."""
 
     def after_send(self, context: SendContext) -> None:
         result = context.result
@@ -324,5 +323,5 @@ async def start_send_tracer(
 async def start_consume_tracer(
     group: str, instance: ClientInstance, options: ConsumerOptions
 ) -> TraceDispatcher:
-    """Returns a started dispatcher for what a group consumes."""
+    """Returns a started dispatcher for the messages that a group consumes."""
     return await _start(group, "CONSUME", instance, options)

@@ -1,8 +1,10 @@
-"""Encodes and decodes records, frames and queue units: bytes in, bytes or columns out. No I/O, no clock, no state.
+"""Encodes and decodes records, frames and queue units. It converts bytes to bytes or columns, and uses no I/O, clock
+or state.
 
-``orbitmq.kernel.plain`` is the definition, and the extension module ``orbitmq_kernel`` (crate ``kernel/``) its
-compiled twin. The interface is the ``__all__`` of these modules; its functions are those of the kernel chosen when
-this package was imported (``chosen.py``). Numbers and positions are in ``layout.py``, which both twins share.
+``orbitmq.kernel.plain`` is the reference implementation, and the extension module ``orbitmq_kernel`` (crate
+``kernel/``) its compiled twin. The interface consists of the names in ``__all__`` of the plain modules. The functions
+of this package are those of the kernel chosen when it was imported (``chosen.py``). Numbers and positions are in
+``layout.py``, which both kernels share.
 """
 
 from orbitmq.kernel.plain.answers import *

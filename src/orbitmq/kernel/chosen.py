@@ -1,7 +1,7 @@
 """Chooses the kernel once, on import.
 
-The compiled one is used if it is installed, has our interface number and has every function; ``ORBITMQ_KERNEL=plain``
-or ``fast`` forces one of them. The types are those of the plain functions.
+The compiled kernel is used if it is installed, has the interface version ``API`` and provides every function.
+``ORBITMQ_KERNEL=plain`` or ``fast`` forces the choice. Type hints come from the plain functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ API: Final = 16
 
 
 def _interface() -> Mapping[str, Callable[..., Any]]:
-    """Returns the functions of the plain kernel, and its compiled classes."""
+    """Returns the functions of the plain kernel and those of its classes that have a compiled twin, by name."""
     modules = (
         *("answers", "columns", "frames", "hashes", "index", "pops", "pulls", "records", "select"),
         "sends",
@@ -32,7 +32,8 @@ def _interface() -> Mapping[str, Callable[..., Any]]:
 
 
 def _load(wanted: str) -> ModuleType | None:
-    """Returns the compiled kernel, or None for the plain one."""
+    """Returns the compiled kernel, or None if the plain one must be used. Raises ``ImportError`` if ``wanted`` is
+    invalid, or if it is ``fast`` and the compiled kernel cannot be used."""
     if wanted not in ("", "plain", "fast"):
         raise ImportError(f"ORBITMQ_KERNEL is {wanted!r}; the accepted values are plain and fast")
     if wanted == "plain":
@@ -57,7 +58,7 @@ def _load(wanted: str) -> ModuleType | None:
 def _mismatch(fast: ModuleType) -> str:
     """Returns why a compiled kernel cannot be used; empty if it can.
 
-    The number alone is not enough, because two branches may have raised it to the same value.
+    The interface version alone is not enough, because two branches may have raised it to the same value.
     """
     found = getattr(fast, "API", None)
     if found != API:

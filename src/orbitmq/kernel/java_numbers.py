@@ -1,9 +1,9 @@
 """SQL92: converts a property's text to a number, and compares two values (Apache: ``ComparisonExpression``).
 
-The other operand decides the type. Compared with an integer literal the text must be a Java ``int``, with a long
-literal a ``long``, with a fraction or another property a ``double``. Text that cannot be converted ends the
-evaluation of the whole expression, not only of the comparison: in Apache it is an exception, and the message is not
-delivered.
+The type of the other operand decides the conversion. If a property is compared with an integer literal, its text must
+be a Java ``int``; with a long literal, a ``long``; with a fraction or another property, a ``double``. Text that
+cannot be converted ends the evaluation of the whole expression, not only of the comparison, because Apache throws an
+exception. The message is then not delivered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Kind(Enum):
 
 
 class Unreadable(Exception):
-    """A property's text does not have the type of the value it is compared with. The message is not delivered."""
+    """A property's text does not have the type of the value it is compared with. The message is then not
+    delivered."""
 
 
 INT_MAX: Final = 2**31 - 1
@@ -46,7 +47,8 @@ _HEXADECIMAL: Final = re.compile(
 
 
 def read_integer(text: str, limit: int) -> int:
-    """Like ``Integer.valueOf`` or ``Long.valueOf``: a sign and digits of any script, no blanks, within the range.
+    """Parse an integer like ``Integer.valueOf`` or ``Long.valueOf``: a sign and digits of any script, no blanks,
+    within the range.
 
     ``limit`` is the largest value. Raises ``Unreadable``.
     """
@@ -61,8 +63,8 @@ def read_integer(text: str, limit: int) -> int:
 
 
 def read_double(text: str) -> float:
-    """Like ``Double.valueOf``: surrounding blanks, exponents, ``NaN``, ``Infinity``, a type suffix, hexadecimal.
-    Raises ``Unreadable``."""
+    """Parse a number like ``Double.valueOf``, which accepts surrounding blanks, exponents, ``NaN``, ``Infinity``, a
+    type suffix and hexadecimal numbers. Raises ``Unreadable``."""
     if found := _DECIMAL.fullmatch(text):
         if found["suffix"] and found["number"][-1] in "Ny":
             raise Unreadable(f"{text!r} is not a number")
@@ -76,7 +78,8 @@ def read_double(text: str) -> float:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """Like ``Double.compareTo``: NaN equals itself and is greater than all other values; -0.0 is less than 0.0."""
+    """Compare like ``Double.compareTo``: NaN equals itself and is greater than all other values; -0.0 is less than
+    0.0."""
     if left < right:
         return -1
     if left > right:
@@ -92,11 +95,8 @@ def _order(value: float) -> int:
 
 
 def compare(left: Value, left_kind: Kind, right: Value, right_kind: Kind) -> int:
-    """Returns a negative number, zero or a positive number; -1 also for types without a common form. Neither side is
-    null.
-
-    Raises ``Unreadable``.
-    """
+    """Returns a negative number, zero or a positive number, and -1 for types that cannot be converted to a common
+    one. Neither operand may be null. Raises ``Unreadable``."""
     if left_kind is right_kind:
         if left_kind is Kind.DOUBLE:
             return compare_doubles(_double(left), _double(right))

@@ -1,4 +1,4 @@
-"""An SQL92 expression as bytes: written by ``orbitmq.filter``, read by both kernels.
+"""The byte format of SQL92 expressions, written by ``orbitmq.filter`` and read by both kernels.
 
 A program is one node in prefix notation: an operation code, then its operands. ::
 
@@ -29,7 +29,7 @@ DEPTH_MAX: Final = 256
 
 
 class Op(IntEnum):
-    """Operation codes."""
+    """The operation codes of nodes."""
 
     PROPERTY = 1
     NULL = 2

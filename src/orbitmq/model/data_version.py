@@ -18,7 +18,7 @@ class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The time of the last change."""
 
     def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
-        """The version after one more change."""
+        """Returns the version after one more change."""
         return DataVersion(counter=self.counter + 1, state_version=state_version, timestamp_ms=now_ms)
 
     def newer_than(self, other: DataVersion) -> bool:

@@ -46,7 +46,7 @@ class DelayLevels:
         return min(level, len(self._delays_ms))
 
     def delay_ms(self, level: int) -> int:
-        """The delay of a level; an unknown level waits one second, like Apache."""
+        """Returns the delay of a level; an unknown level waits one second, like Apache."""
         return self._delays_ms[level - 1] if 1 <= level <= len(self._delays_ms) else _UNKNOWN_LEVEL_MS
 
     def due_ms(self, level: int, stored_ms: int) -> int:

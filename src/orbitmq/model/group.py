@@ -36,7 +36,7 @@ class CustomizedRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     next: tuple[int, ...] = _DEFAULT_DELAYS_MS
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """The delay before the next delivery of a message consumed that often."""
+        """Returns the delay before the next delivery of a message consumed that often."""
         if not self.next:
             return CustomizedRetryPolicy().delay_ms(reconsume_times)
         return self.next[min(max(reconsume_times, 0) + 2, len(self.next) - 1)]
@@ -50,7 +50,7 @@ class ExponentialRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     multiplier: int = 2
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """The delay before the next delivery of a message consumed that often."""
+        """Returns the delay before the next delivery of a message consumed that often."""
         exponent = min(max(reconsume_times, 0), 32)
         growth: int = self.multiplier**exponent
         return min(self.max, self.initial * growth)
@@ -64,7 +64,7 @@ class GroupRetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     type: RetryPolicyType = RetryPolicyType.CUSTOMIZED
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """The delay by the selected policy, or by the default table if the policy is missing."""
+        """Returns the delay by the selected policy, or by the default table if the policy is missing."""
         policy: CustomizedRetryPolicy | ExponentialRetryPolicy | UnsetType | None = (
             self.exponential_retry_policy
             if self.type is RetryPolicyType.EXPONENTIAL

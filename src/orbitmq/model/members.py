@@ -23,7 +23,8 @@ def unknown_members(struct_type: type[msgspec.Struct], members: Mapping[str, Any
 
 
 def to_object(value: msgspec.Struct, unknown: Mapping[str, Any]) -> dict[str, Any]:
-    """The struct as a JSON object in alphabetical order, as Apache writes it, the unknown members included."""
+    """Returns the struct as a JSON object in alphabetical order, as Apache writes it, the unknown members
+    included."""
     members: dict[str, Any] = {**unknown, **msgspec.to_builtins(value)}
     return dict(sorted(members.items()))
 

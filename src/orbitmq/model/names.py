@@ -210,22 +210,23 @@ def is_dlq_topic(topic: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """The topic where a group's failed messages wait."""
+    """Returns the topic where a group's failed messages wait."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """The topic of a group's dead letters."""
+    """Returns the topic of a group's dead letters."""
     return DLQ_PREFIX + group
 
 
 def pop_retry_topic(topic: str, group: str, *, version_2: bool = False) -> str:
-    """The topic where failed messages of a POP consumer wait, per topic; 5.x brokers use version 1 by default."""
+    """Returns the topic where failed messages of a POP consumer wait, per topic; 5.x brokers use version 1 by
+    default."""
     return f"{RETRY_PREFIX}{group}{'+' if version_2 else '_'}{topic}"
 
 
 def reply_topic(cluster: str) -> str:
-    """The topic of replies in request-reply mode."""
+    """Returns the topic of replies in request-reply mode."""
     return cluster + REPLY_SUFFIX
 
 
@@ -238,12 +239,12 @@ def is_reply_topic(topic: str, cluster: str) -> bool:
 
 
 def without_prefix(name: str) -> str:
-    """The name without %RETRY% or %DLQ%."""
+    """Returns the name without %RETRY% or %DLQ%."""
     return name.removeprefix(RETRY_PREFIX) if name.startswith(RETRY_PREFIX) else name.removeprefix(DLQ_PREFIX)
 
 
 def group_of(topic: str) -> str:
-    """The group of a retry or dead-letter topic."""
+    """Returns the group of a retry or dead-letter topic."""
     assert topic.startswith((RETRY_PREFIX, DLQ_PREFIX)), topic
     return without_prefix(topic)
 
@@ -260,7 +261,7 @@ def wrap_namespace(namespace: str, name: str) -> str:
 
 
 def unwrap_namespace(name: str, namespace: str) -> str:
-    """The name without this namespace; a name with another namespace is returned unchanged."""
+    """Returns the name without this namespace; a name with another namespace is returned unchanged."""
     if not namespace or not name:
         return name
     bare = without_prefix(name)
@@ -270,7 +271,7 @@ def unwrap_namespace(name: str, namespace: str) -> str:
 
 
 def namespace_of(name: str) -> str:
-    """The namespace of a wrapped name, empty if there is none."""
+    """Returns the namespace of a wrapped name, empty if there is none."""
     if not name or _is_system(name):
         return ""
     namespace, separator, _ = without_prefix(name).partition(NAMESPACE_SEPARATOR)

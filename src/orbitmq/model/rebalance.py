@@ -51,7 +51,7 @@ def allocate_averagely(queues: Sequence[MessageQueue], clients: Sequence[str], m
 def allocate_averagely_by_circle(
     queues: Sequence[MessageQueue], clients: Sequence[str], me: str
 ) -> list[MessageQueue]:
-    """Queues are dealt out in turn."""
+    """Returns queues are dealt out in turn."""
     if me not in clients:
         return []
     return list(islice(queues, clients.index(me), None, len(clients)))
@@ -74,7 +74,7 @@ def allocate_by_consistent_hash(
 
 
 def allocate_by_config(fixed: Sequence[MessageQueue]) -> Strategy:
-    """A strategy that always returns the same queues, whatever the other members are."""
+    """Returns a strategy that always returns the same queues, whatever the other members are."""
     share = tuple(fixed)
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
@@ -84,7 +84,7 @@ def allocate_by_config(fixed: Sequence[MessageQueue]) -> Strategy:
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
-    """A strategy for brokers named ``room@name``: only queues of the given rooms are assigned."""
+    """Returns a strategy for brokers named ``room@name``: only queues of the given rooms are assigned."""
     chosen = frozenset(rooms)
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
@@ -104,7 +104,7 @@ def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
 def allocate_nearby(
     inner: Strategy, room_of_queue: Callable[[MessageQueue], str], room_of_client: Callable[[str], str]
 ) -> Strategy:
-    """A strategy that keeps queues inside their room; all clients share the queues of a room without clients.
+    """Returns a strategy that keeps queues inside their room; all clients share the queues of a room without clients.
 
     Raises ``ValueError`` if a queue or a client has no room, because some queues would be left without a member.
     """

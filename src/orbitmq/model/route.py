@@ -26,7 +26,7 @@ MASTER_ID: Final = 0
 
 
 def utf16_key(text: str) -> bytes:
-    """A sort key that orders like Java's ``String.compareTo``."""
+    """Returns a sort key that orders like Java's ``String.compareTo``."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -92,11 +92,11 @@ class TopicRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topic_queue_mapping_by_broker: dict[str, Any] | UnsetType | None = UNSET
 
     def broker(self, broker_name: str) -> BrokerData | None:
-        """The addresses of one broker name."""
+        """Returns the addresses of one broker name."""
         return next((data for data in self.broker_datas if data.broker_name == broker_name), None)
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues to send to, in the order all clients use.
+        """Returns the queues to send to, in the order all clients use.
 
         An ordered topic has its queues fixed in the name server. Otherwise these are all writable queues whose broker
         has a master.
@@ -110,7 +110,7 @@ class TopicRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return list(self._queues(topic, write=True))
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues to consume, sorted. A slave is enough to read from."""
+        """Returns the queues to consume, sorted. A slave is enough to read from."""
         return sorted(self._queues(topic, write=False))
 
     def _queues(self, topic: str, *, write: bool) -> Iterator[MessageQueue]:

@@ -72,7 +72,7 @@ def subscribe_by_tags(topic: str, expression: str | None, sub_version: int = 0) 
 def parse_subscription(
     topic: str, expression: str | None, expression_type: str | None, sub_version: int = 0
 ) -> SubscriptionData:
-    """A subscription of any type. The expression itself is compiled elsewhere."""
+    """Returns a subscription of any type. The expression itself is compiled elsewhere."""
     if expression_type is None or expression_type == TAG:
         return subscribe_by_tags(topic, expression, sub_version)
     if not expression:

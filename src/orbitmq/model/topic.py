@@ -94,7 +94,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     write_queue_nums: int = QUEUE_NUMS_DEFAULT
 
     def to_text(self) -> str:
-        """The short form in a compressed registration, which lacks ``order`` and ``topic_sys_flag``."""
+        """Returns the short form in a compressed registration, which lacks ``order`` and ``topic_sys_flag``."""
         attributes = msgspec.json.encode(self.attributes).decode()
         return (
             f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
@@ -200,7 +200,8 @@ def alter_attributes(
     create: bool,
     known: Mapping[str, Attribute] = TOPIC_ATTRIBUTES,
 ) -> dict[str, str]:
-    """The attributes after the signed changes. Raises ``InvalidParameter`` for a change that is not allowed."""
+    """Returns the attributes after the signed changes. Raises ``InvalidParameter`` for a change that is not
+    allowed."""
     result = dict(current)
     seen: set[str] = set()
     for signed_name, value in changes.items():
@@ -228,7 +229,7 @@ def alter_attributes(
 def attributes_without_effect(
     attributes: Mapping[str, str], known: Mapping[str, Attribute] = TOPIC_ATTRIBUTES
 ) -> dict[str, str]:
-    """Attributes that may be in an Apache file but have no effect here, each with the reason."""
+    """Returns attributes that may be in an Apache file but have no effect here, each with the reason."""
     return {
         f"{name}={value}": reason
         for name, value in attributes.items()
@@ -255,7 +256,7 @@ def _check_value(name: str, attribute: Attribute, value: str) -> None:
 
 
 def kind_of_topic(name: str, config: TopicConfig | None) -> str:
-    """The purpose of a topic in one word: its message type, unless it is a system topic."""
+    """Returns the purpose of a topic in one word: its message type, unless it is a system topic."""
     if is_retry_topic(name):
         return "retry"
     if is_dlq_topic(name):

@@ -37,7 +37,7 @@ class BatchEntry(NamedTuple):
 
 
 def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """The body of a SEND_BATCH_MESSAGE from (flag, body, raw properties) of each message."""
+    """Returns the body of a SEND_BATCH_MESSAGE from (flag, body, raw properties) of each message."""
     parts: list[bytes] = []
     for flag, body, properties in entries:
         if len(properties) > PROPERTIES_BYTES_MAX:
@@ -90,7 +90,7 @@ def is_inner_batch(sys_flag: int) -> bool:
 
 
 def unwrap(record: Record) -> list[Record]:
-    """The messages inside a record, or the record itself if it holds just one.
+    """Returns the messages inside a record, or the record itself if it holds just one.
 
     The record must have been decoded with ``decompress=True``. Message i of a batch has the queue offset of the batch
     plus i. Fields that entries do not have are taken from the record.

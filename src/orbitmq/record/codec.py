@@ -106,11 +106,11 @@ class Record(msgspec.Struct, gc=False):
     """Bytes of the stored record, whatever size ``body`` was decompressed to."""
 
     def find(self, name: bytes) -> bytes | None:
-        """One property, without parsing the others."""
+        """Returns one property, without parsing the others."""
         return find_property(self.properties, name)
 
     def property_map(self) -> dict[str, str]:
-        """All properties, decoded again on every call."""
+        """Returns all properties, decoded again on every call."""
         return decode_properties(self.properties)
 
     @property
@@ -127,7 +127,7 @@ class Record(msgspec.Struct, gc=False):
 
 @lru_cache(maxsize=8192)
 def _topic_text(data: bytes) -> str:
-    """The text of a topic field, memoised so that all records of a topic share one ``str``."""
+    """Returns the text of a topic field, memoised so that all records of a topic share one ``str``."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -137,10 +137,10 @@ def _topic_text(data: bytes) -> str:
 def encode_record(
     message: Encodable, queue_offset: int, log_offset: int, store_timestamp_ms: int, store_host: bytes
 ) -> bytes:
-    """The bytes to store. V1, or V2 where the topic is longer than 127 bytes.
+    """Returns the bytes to store. V1, or V2 where the topic is longer than 127 bytes.
 
-    Raises ``RecordError`` for a missing body, an empty or too long topic, properties beyond 32,767 bytes, a host
-    that is not 8 or 20 bytes long, and numbers that do not fit their field.
+    Raises ``RecordError`` for a missing body, an empty or too long topic, properties beyond 32,767 bytes, a host that
+    is not 8 or 20 bytes long, and numbers that do not fit their field.
     """
     return kernel_encode_record(_fields(message), queue_offset, log_offset, store_timestamp_ms, store_host)
 
@@ -178,7 +178,7 @@ def encode_records(
 
 
 def record_size(message: Encodable, store_host: bytes) -> int:
-    """The length of the record that ``encode_record`` will return. Raises like it."""
+    """Returns the length of the record that ``encode_record`` will return. Raises like it."""
     return len(encode_record(message, 0, 0, 0, store_host))
 
 
@@ -189,7 +189,7 @@ def decode_record(
     check_crc: bool = True,
     decompress: bool = False,
 ) -> Record:
-    """The record that starts at ``offset``; bytes after it are ignored.
+    """Returns the record that starts at ``offset``; bytes after it are ignored.
 
     ``decompress`` inflates a compressed body and clears its two bits in ``sys_flag``, so that the message can be
     stored again as it is. Raises ``RecordError`` for anything that is not a whole record.
@@ -261,7 +261,7 @@ def _copy_one(buffer: bytes | bytearray | memoryview, offset: int) -> bytes:
 def decode_records(
     buffer: bytes | bytearray | memoryview, *, check_crc: bool = True, decompress: bool = False
 ) -> list[Record]:
-    """The consecutive records of a pull, pop or query response.
+    """Returns the consecutive records of a pull, pop or query response.
 
     A body that cannot be inflated stays compressed, and keeps ``SysFlag.COMPRESSED``, so that one sender's mistake
     does not make its neighbours and all later messages unreadable.

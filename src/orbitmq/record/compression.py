@@ -43,7 +43,7 @@ class Compression(IntEnum):
 def compress_body(
     body: bytes, compression: Compression = Compression.ZLIB, level: int = COMPRESSION_LEVEL
 ) -> bytes:
-    """The compressed body; the sender then sets ``SysFlag.COMPRESSED | compression`` in ``sysFlag``."""
+    """Returns the compressed body; the sender then sets ``SysFlag.COMPRESSED | compression`` in ``sysFlag``."""
     if compression is Compression.ZLIB:
         return zlib.compress(body, level)
     if compression is Compression.LZ4:
@@ -57,7 +57,7 @@ def compress_body(
 
 
 def decompress_body(body: bytes, sys_flag: int, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """The inflated body.
+    """Returns the inflated body.
 
     Raises ``RecordError`` if it is damaged, unfinished, of an unknown kind or longer than ``max_bytes``. The caller
     decides whether it is compressed at all (``SysFlag.COMPRESSED``).
@@ -71,7 +71,8 @@ def decompress_body(body: bytes, sys_flag: int, max_bytes: int = DECOMPRESSED_BY
 
 
 def decompress_start(body: bytes, sys_flag: int, max_bytes: int) -> tuple[bytes, bool]:
-    """The first ``max_bytes`` of the inflated body, and whether there is more. Nothing beyond them is inflated.
+    """Returns the first ``max_bytes`` of the inflated body, and whether there is more. Nothing beyond them is
+    inflated.
 
     Raises ``RecordError`` if the body is damaged before that point, unfinished or of an unknown kind.
     """
@@ -84,7 +85,7 @@ def decompress_start(body: bytes, sys_flag: int, max_bytes: int) -> tuple[bytes,
 
 
 def _inflate(body: bytes, sys_flag: int, max_bytes: int) -> tuple[bytes, bool]:
-    """At most ``max_bytes`` of the inflated body, and whether its end was reached."""
+    """Returns at most ``max_bytes`` of the inflated body, and whether its end was reached."""
     kind = sys_flag & COMPRESSION_MASK
     if kind in (0, Compression.ZLIB):  # senders before 4.9.4 leave the field 0
         return _inflate_zlib(body, max_bytes)
@@ -116,7 +117,7 @@ def _inflate_lz4(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
 
 
 def _zstd() -> ModuleType:
-    """The standard library's module, or the package that provides it before Python 3.14."""
+    """Returns the standard library's module, or the package that provides it before Python 3.14."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:

@@ -17,12 +17,12 @@ def java_hash(text: str) -> int:
 
 
 def index_hash(key_hash: int) -> int:
-    """The key hash stored in index files: the absolute value, and 0 where that overflows in Java."""
+    """Returns the key hash stored in index files: the absolute value, and 0 where that overflows in Java."""
     return 0 if key_hash == -0x80000000 else abs(key_hash)
 
 
 def tags_code(tag: bytes | str | None) -> int:
-    """The tag code in a consume queue: the tag's Java hash, 0 without a tag."""
+    """Returns the tag code in a consume queue: the tag's Java hash, 0 without a tag."""
     if not tag:
         return 0
     return java_hash(tag) if isinstance(tag, str) else java_hash_bytes(tag)

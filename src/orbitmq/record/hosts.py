@@ -31,7 +31,7 @@ def encode_host(address: str, port: int) -> bytes:
 
 @lru_cache(maxsize=65536)
 def decode_host(data: bytes) -> tuple[str, int]:
-    """Address and port of 8 or 20 bytes. Raises ``RecordError`` for any other length."""
+    """Returns address and port of 8 or 20 bytes. Raises ``RecordError`` for any other length."""
     if len(data) == HOST_V4_BYTES:
         packed, port = HOST_V4.unpack(data)
         return str(IPv4Address(packed)), port

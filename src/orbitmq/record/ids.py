@@ -51,7 +51,7 @@ class UniqueKey(NamedTuple):
 
 
 def offset_message_id(store_host: bytes, log_offset: int) -> str:
-    """The offset id of a record stored by the broker at ``store_host`` (8 or 20 bytes)."""
+    """Returns the offset id of a record stored by the broker at ``store_host`` (8 or 20 bytes)."""
     return f"{store_host.hex()}{log_offset & 0xFFFFFFFFFFFFFFFF:016x}".upper()
 
 
@@ -103,7 +103,7 @@ class UniqueKeys:
         self._stem = (-1, "")
 
     def next(self) -> str:
-        """A new key: 32 or 56 digits."""
+        """Returns a new key: 32 or 56 digits."""
         now_ms = self._now_ms()
         known_ms, stem = self._stem
         if known_ms != now_ms:  # all but the counter is the same for a millisecond, which sees dozens of keys

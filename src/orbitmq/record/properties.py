@@ -31,7 +31,7 @@ PAIR_END: Final = b"\x02"
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """All pairs. Bytes that are not UTF-8 become U+FFFD, as in Java."""
+    """Returns all pairs. Bytes that are not UTF-8 become U+FFFD, as in Java."""
     properties: dict[str, str] = {}
     for pair in raw.decode("utf-8", "replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -41,7 +41,8 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The text, terminated like in 5.x. Pairs with an empty value are left out, since no reader would see them.
+    """Returns the text, terminated like in 5.x. Pairs with an empty value are left out, since no reader would see
+    them.
 
     Raises ``RecordError`` for a name or value that would be read back as something else, and beyond 32,767 bytes.
     """
@@ -63,12 +64,12 @@ def check_properties(raw: bytes) -> None:
 
 
 def terminated(raw: bytes) -> bytes:
-    """The same text with a terminator after its last pair, so that pairs can be appended."""
+    """Returns the same text with a terminator after its last pair, so that pairs can be appended."""
     return raw if not raw or raw.endswith(b"\x02") else raw + PAIR_END
 
 
 def remove_property(raw: bytes, name: bytes) -> bytes:
-    """The text without any pair of that name; the same object if there is none."""
+    """Returns the text without any pair of that name; the same object if there is none."""
     needle = PAIR_END + name + NAME_END
     at = raw.find(needle)
     if raw.startswith(needle[1:]) or (at >= 0 and raw.find(needle, at + 1) >= 0):
@@ -82,7 +83,7 @@ def remove_property(raw: bytes, name: bytes) -> bytes:
 
 
 def set_property(raw: bytes, name: bytes, value: bytes) -> bytes:
-    """The text with that one pair set; an empty value removes it. The pair is moved to the end."""
+    """Returns the text with that one pair set; an empty value removes it. The pair is moved to the end."""
     raw = remove_property(raw, name)
     if not value:
         return raw

@@ -15,7 +15,7 @@ _SPARE_BYTES: Final = 1_024
 
 
 def reason_bytes(reason: str, properties_size: int) -> bytes:
-    """The value of the property, at most 1 KiB and without separators; empty if a message with properties of
+    """Returns the value of the property, at most 1 KiB and without separators; empty if a message with properties of
     ``properties_size`` bytes has no room for it."""
     value = reason.replace("\x01", " ").replace("\x02", " ").encode("utf-8", "replace")
     if len(value) > _BYTES_MAX:

@@ -129,7 +129,7 @@ class Scan:
 
 
 def _record_bytes(view: memoryview, position: int, limit: int) -> int:
-    """The size of the record that may begin here; 0 when none does."""
+    """Returns the size of the record that may begin here; 0 when none does."""
     if limit - position < RECORD_BYTES_MIN:
         return 0
     size, magic = SIZE_AND_MAGIC.unpack_from(view, position)

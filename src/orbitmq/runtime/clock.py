@@ -30,7 +30,7 @@ class Clock(Protocol):
     """Two times: the wall clock, which is stored and sent, and a steady one for waits."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Returns milliseconds since the epoch."""
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
@@ -139,12 +139,12 @@ class ClockSteps:
         self._difference_ms += ms
 
     def shift_ms(self, log_offset: int) -> int:
-        """The milliseconds to add to a time stored at ``log_offset``."""
+        """Returns the milliseconds to add to a time stored at ``log_offset``."""
         return sum(step_ms for end, step_ms in self._steps if log_offset < end)
 
 
 def month_of(now_ms: int) -> tuple[int, int]:
-    """The first and last millisecond (end exclusive) of the local month of a time."""
+    """Returns the first and last millisecond (end exclusive) of the local month of a time."""
     local = time.localtime(now_ms / 1000)
     following = (local.tm_year + local.tm_mon // 12, local.tm_mon % 12 + 1)
     start = time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))
@@ -153,6 +153,6 @@ def month_of(now_ms: int) -> tuple[int, int]:
 
 
 def day_end_ms(now_ms: int) -> int:
-    """The local midnight at the end of the day of a time."""
+    """Returns the local midnight at the end of the day of a time."""
     local = time.localtime(now_ms / 1000)
     return int(time.mktime((local.tm_year, local.tm_mon, local.tm_mday + 1, 0, 0, 0, 0, 0, -1)) * 1000)

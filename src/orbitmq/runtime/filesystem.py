@@ -70,7 +70,7 @@ class FileSystem(Protocol):
     def file_size(self, handle: int, /) -> int: ...
 
     def next_data(self, handle: int, offset: int, /) -> int | None:
-        """The first position at or after ``offset`` that is not in a hole; None when only holes follow."""
+        """Returns the first position at or after ``offset`` that is not in a hole; None when only holes follow."""
 
     def sync_data(self, handle: int, /) -> None:
         """Return once the content and the size are on the disk (``fdatasync``). Called from worker threads."""
@@ -84,10 +84,10 @@ class FileSystem(Protocol):
     def unlock(self, handle: int, start: int, size: int, /) -> None: ...
 
     def stat(self, path: str) -> FileStat | None:
-        """The facts of a file; None when there is nothing at ``path``."""
+        """Returns the facts of a file; None when there is nothing at ``path``."""
 
     def names(self, directory: str) -> list[str]:
-        """Names in a directory, sorted; empty when it does not exist."""
+        """Returns names in a directory, sorted; empty when it does not exist."""
 
     def make_directories(self, path: str) -> None: ...
 
@@ -106,7 +106,8 @@ class FileSystem(Protocol):
     def disk_usage(self, path: str) -> DiskUsage: ...
 
     def cache_id(self) -> str:
-        """An id of the page cache, which changes when unsynced writes may have been lost; empty when unknown."""
+        """Returns an id of the page cache, which changes when unsynced writes may have been lost; empty when
+        unknown."""
 
 
 class LocalFileSystem:

@@ -8,7 +8,7 @@ __all__ = ["new_event_loop"]
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new loop that is not running and not set as the thread's loop."""
+    """Returns a new loop that is not running and not set as the thread's loop."""
     try:
         import uvloop
     except ImportError:

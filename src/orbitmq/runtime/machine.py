@@ -18,13 +18,13 @@ _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 
 
 def process_id() -> int:
-    """The id of this process."""
+    """Returns the id of this process."""
     return os.getpid()
 
 
 def boot_id() -> str:
-    """An id of the machine's current boot, which changes when the page cache is lost; empty where the system has
-    none."""
+    """Returns an id of the machine's current boot, which changes when the page cache is lost; empty where the system
+    has none."""
     try:
         with open(_BOOT_ID_PATH, encoding="ascii") as file:
             return file.read(64).strip()
@@ -33,7 +33,7 @@ def boot_id() -> str:
 
 
 def physical_memory_bytes() -> int:
-    """The machine's memory; 8 GiB where it cannot be determined."""
+    """Returns the machine's memory; 8 GiB where it cannot be determined."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -41,12 +41,12 @@ def physical_memory_bytes() -> int:
 
 
 def environment(name: str) -> str:
-    """An environment variable, empty when it is not set."""
+    """Returns an environment variable, empty when it is not set."""
     return os.environ.get(name, "")
 
 
 def home_directory() -> str:
-    """The user's home directory."""
+    """Returns the user's home directory."""
     return os.path.expanduser("~")
 
 

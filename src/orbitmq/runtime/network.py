@@ -10,7 +10,7 @@ __all__ = ["bare_host", "join_address", "literal_address", "own_address"]
 
 
 def bare_host(host: str) -> str:
-    """A host without the brackets of an IPv6 address."""
+    """Returns a host without the brackets of an IPv6 address."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
@@ -21,7 +21,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def literal_address(host: str) -> str:
-    """The IP address of a host: IPv4 if it has one, like Java. Raises ``ConfigError`` when it has none."""
+    """Returns the IP address of a host: IPv4 if it has one, like Java. Raises ``ConfigError`` when it has none."""
     try:
         found = socket.getaddrinfo(bare_host(host), None, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:  # ValueError: a host name no resolver can take
@@ -31,7 +31,8 @@ def literal_address(host: str) -> str:
 
 
 def own_address() -> str:
-    """The address at which other machines would reach us; the loopback address on a machine without a network.
+    """Returns the address at which other machines would reach us; the loopback address on a machine without a
+    network.
 
     Connecting a datagram socket sends nothing: it only makes the system choose a route and thus an address.
     """

@@ -107,7 +107,7 @@ def option(
     without_effect: str = "",
     refused: Mapping[str, str] | None = None,
 ) -> Any:
-    """A dataclass field that is also a documented, bounded configuration key."""
+    """Returns a dataclass field that is also a documented, bounded configuration key."""
     metadata = {
         _METADATA_KEY: {
             "key": apache,
@@ -126,7 +126,7 @@ def option(
 
 
 def options_of(config_type: type[Any]) -> Iterator[Option]:
-    """The options a config dataclass declares, in order."""
+    """Yields the options a config dataclass declares, in order."""
     hints = typing.get_type_hints(config_type)
     for field in dataclasses.fields(config_type):
         declared = field.metadata.get(_METADATA_KEY)
@@ -184,7 +184,8 @@ def parse_properties(text: str, source: str) -> Properties:
 
 
 def decode_properties(content: bytes) -> str:
-    """The text of a properties file. Java reads ISO 8859-1 and people write UTF-8, so valid UTF-8 is read as that."""
+    """Returns the text of a properties file. Java reads ISO 8859-1 and people write UTF-8, so valid UTF-8 is read as
+    that."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -286,7 +287,7 @@ def _unescape(text: str) -> str:
 
 
 def parse_value(declared: Option, text: str, where: str) -> Any:
-    """The typed value of ``text``. Raises a ``ConfigError`` that says what is accepted."""
+    """Returns the typed value of ``text``. Raises a ``ConfigError`` that says what is accepted."""
     reason = declared.refused.get(text.strip())
     if reason is not None:
         raise ConfigError(f"{where}: {declared.key}={text.strip()} is refused: {reason}")
@@ -366,8 +367,8 @@ def config_from_properties(config_type: type[C], properties: Properties) -> tupl
 def kept_without_effect(
     properties: Properties, unknown: Collection[str], declared: Collection[str], of_apache: Collection[str]
 ) -> dict[str, str]:
-    """The keys of ``unknown`` that are Apache's: kept, shown, and without effect. Raises ``ConfigError`` for an
-    unknown key and for a value whose promise would be broken, because neither may be ignored silently."""
+    """Returns the keys of ``unknown`` that are Apache's: kept, shown, and without effect. Raises ``ConfigError`` for
+    an unknown key and for a value whose promise would be broken, because neither may be ignored silently."""
     for key in unknown:
         if key not in of_apache:
             raise ConfigError(f"{properties.where(key)}: {unknown_option(key, {*declared, *of_apache})}")
@@ -377,7 +378,7 @@ def kept_without_effect(
 
 
 def given_without_effect(config: Any) -> dict[str, str]:
-    """Declared options that were set to a non-default value and have no effect here: key -> value."""
+    """Returns declared options that were set to a non-default value and have no effect here: key -> value."""
     return {
         declared.key: render_value(getattr(config, declared.name))
         for declared in options_of(type(config))
@@ -386,7 +387,7 @@ def given_without_effect(config: Any) -> dict[str, str]:
 
 
 def unknown_option(key: str, known: Collection[str]) -> str:
-    """An error text for an unknown key, with the key that was probably meant."""
+    """Returns an error text for an unknown key, with the key that was probably meant."""
     folded = {name.lower(): name for name in sorted(known, reverse=True)}
     close = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=0.75)
     hint = f"; did you mean {folded[close[0]]}?" if close else ""

@@ -69,7 +69,7 @@ class SafeFile:
         return 0 if found is None else found.modified_ms
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
-        """The parsed content of the file or of its backup; None when neither exists or both are empty.
+        """Returns the parsed content of the file or of its backup; None when neither exists or both are empty.
 
         ``parse`` raises ``ValueError`` (or an ``OrbitError``) for bad content. Raises ``CorruptionError`` when there
         is content but none of it can be parsed, because continuing would overwrite it.

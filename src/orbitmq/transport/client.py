@@ -82,12 +82,12 @@ class RpcClient:
         self._local[address] = server
 
     def open_connection(self, address: str) -> Connection | None:
-        """The connection to ``address``, if it is open."""
+        """Returns the connection to ``address``, if it is open."""
         connection = self._open.get(address)
         return None if connection is None or connection.closed else connection
 
     async def connection(self, address: str) -> Connection:
-        """The connection to ``address``, opened if necessary. Raises ``ConnectFailedError``."""
+        """Returns the connection to ``address``, opened if necessary. Raises ``ConnectFailedError``."""
         connection = self._open.get(address)
         if connection is not None and not connection.closed:
             return connection

@@ -16,7 +16,7 @@ _TRIES: Final = 50
 
 
 def bind_port(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet; port 0 lets the system choose. Raises ``OSError``."""
+    """Returns a bound socket that does not listen yet; port 0 lets the system choose. Raises ``OSError``."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         bare_host(host) or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -38,7 +38,7 @@ def bind_port(host: str, port: int) -> socket.socket:
 
 
 def bind_port_and_fast_port(host: str, port: int) -> tuple[socket.socket, socket.socket]:
-    """The listen port and the port two below it. With port 0 a free pair is found."""
+    """Returns the listen port and the port two below it. With port 0 a free pair is found."""
     for attempt in range(_TRIES):
         main = bind_port(host, port)
         try:

@@ -119,7 +119,7 @@ class Server:
         return connection
 
     def local_connection(self) -> Connection:
-        """The server's end of a connection inside this process, served like those of the first port."""
+        """Returns the server's end of a connection inside this process, served like those of the first port."""
         connection = Connection(
             tasks=self._tasks,
             router=self._listeners[0].router,

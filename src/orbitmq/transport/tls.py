@@ -175,8 +175,8 @@ class ServerTls:
             logger.error("certificate not reloaded, keeping the previous one error=%s", error)
 
     async def ready(self) -> ssl.SSLContext:
-        """The context for a port that only accepts TLS, created now if necessary; ``can_make`` says whether it can
-        be. Raises ``ConfigError``."""
+        """Returns the context for a port that only accepts TLS, created now if necessary; ``can_make`` says whether
+        it can be. Raises ``ConfigError``."""
         if self._context is None:
             assert self._make is not None
             self._context = await asyncio.get_running_loop().run_in_executor(None, self._make)
@@ -265,14 +265,14 @@ def server_tls(config: TlsConfig) -> ServerTls:
 
 
 def client_tls(config: TlsConfig) -> ssl.SSLContext | None:
-    """The context for connections to other servers. Raises ``ConfigError`` when the files cannot be used."""
+    """Returns the context for connections to other servers. Raises ``ConfigError`` when the files cannot be used."""
     if not config.tls_outgoing and config.tls_mode is not TlsMode.ENFORCING:
         return None
     return outgoing_context(config)
 
 
 def outgoing_context(config: OutgoingTls) -> ssl.SSLContext:
-    """The client side of TLS, whether or not it is on for ordinary requests. Raises ``ConfigError``."""
+    """Returns the client side of TLS, whether or not it is on for ordinary requests. Raises ``ConfigError``."""
     if config.tls_client_checks_server and not config.tls_client_trusted:
         raise ConfigError("tls.client.authServer=true needs tls.client.trustCertPath")
     if config.tls_client_checks_host and not config.tls_client_checks_server:
@@ -287,8 +287,8 @@ def outgoing_context(config: OutgoingTls) -> ssl.SSLContext:
 
 
 def self_signed_context() -> ssl.SSLContext:
-    """A server context with a new certificate of its own: EC P-256, CN=localhost, valid for ten years. The key is on
-    disk only while OpenSSL reads it, readable by its owner alone."""
+    """Returns a server context with a new certificate of its own: EC P-256, CN=localhost, valid for ten years. The
+    key is on disk only while OpenSSL reads it, readable by its owner alone."""
     # Imported here because it takes most of a second, and most servers never need it.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -320,7 +320,7 @@ def self_signed_context() -> ssl.SSLContext:
 def server_context(
     certificate: Path, key: Path, *, password: str | None = None, trusted: Path | None = None
 ) -> ssl.SSLContext:
-    """A server context from PEM files; with ``trusted``, clients must present a certificate signed by it."""
+    """Returns a server context from PEM files; with ``trusted``, clients must present a certificate signed by it."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -341,7 +341,7 @@ def client_context(
     password: str | None = None,
     check_host: bool = True,
 ) -> ssl.SSLContext:
-    """A client context.
+    """Returns a client context.
 
     With ``trusted`` (a PEM file of authorities) a server's certificate must be signed by one of them and match the
     host or address that is connected to. Routes contain addresses, so brokers' certificates need an IP address among
@@ -368,7 +368,7 @@ def client_context(
 
 
 def verifying_context() -> ssl.SSLContext:
-    """A client context that trusts this machine's authorities and checks names."""
+    """Returns a client context that trusts this machine's authorities and checks names."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -390,7 +390,7 @@ class TlsFilter:
         """Plain bytes held back until the handshake ends."""
 
     def start(self) -> bytes:
-        """The first bytes to send (a client's hello)."""
+        """Returns the first bytes to send (a client's hello)."""
         self._handshake()
         return self._outgoing.read()
 
@@ -411,11 +411,11 @@ class TlsFilter:
         return b"".join(plain), self._outgoing.read()
 
     def pending(self) -> bytes:
-        """Bytes still to send after ``receive`` raised: the alert."""
+        """Returns bytes still to send after ``receive`` raised: the alert."""
         return self._outgoing.read()
 
     def encrypt(self, data: bytes) -> bytes:
-        """Bytes to send for ``data``, which is held back until the handshake ends."""
+        """Returns bytes to send for ``data``, which is held back until the handshake ends."""
         if not self._ready:
             self._waiting.append(data)
             self.held_bytes += len(data)

@@ -74,7 +74,8 @@ _encode_json = msgspec.json.Encoder(enc_hook=int).encode  # a declared request i
 
 
 def whole_frame(data: bytes) -> Frame | None:
-    """The frame in ``data``, for callers that send one request at a time and mostly get the answer in one read.
+    """Returns the frame in ``data``, for callers that send one request at a time and mostly get the answer in one
+    read.
 
     None if it is less or more than one frame, or a malformed one; ``FrameDecoder`` can tell which.
     """
@@ -83,7 +84,8 @@ def whole_frame(data: bytes) -> Frame | None:
 
 
 def _foreign_protocol(start: bytes) -> str:
-    """Names the protocol of a peer that opened the wrong port, from the four bytes it sent as a frame length."""
+    """Returns names the protocol of a peer that opened the wrong port, from the four bytes it sent as a frame
+    length."""
     if start in _HTTP_STARTS:
         return "; the peer speaks HTTP"
     if start[:2] == _TLS_START:
@@ -107,7 +109,7 @@ class FrameDecoder:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """All whole frames up to the end of ``data``, in order. Never raises; see ``error``."""
+        """Returns all whole frames up to the end of ``data``, in order. Never raises; see ``error``."""
         return cast("list[Frame]", self.requests(data, 0))
 
     def requests(self, data: bytes, sends_max: int) -> list[Request]:
@@ -168,12 +170,12 @@ def encode_request(
     serialize_type: int = _JSON,
     version: int = _VERSION,
 ) -> bytes:
-    """A request that expects an answer."""
+    """Returns a request that expects an answer."""
     return _encode(code, opaque, 0, ext, None, body, serialize_type, version, _PYTHON)
 
 
 def encode_binary_request(code: int, opaque: int, ext_raw: bytes, body: bytes) -> bytes:
-    """A request whose extension fields are encoded already (``encode_binary_fields``): one join, no loop."""
+    """Returns a request whose extension fields are encoded already (``encode_binary_fields``): one join, no loop."""
     ext_size = len(ext_raw)
     header_size = BINARY_MIN + ext_size
     return b"".join(
@@ -195,7 +197,7 @@ def encode_oneway(
     serialize_type: int = _JSON,
     version: int = _VERSION,
 ) -> bytes:
-    """A request that must not be answered."""
+    """Returns a request that must not be answered."""
     return _encode(code, opaque, _ONEWAY, ext, None, body, serialize_type, version, _PYTHON)
 
 
@@ -208,12 +210,13 @@ def encode_response(
     serialize_type: int = _JSON,
     version: int = _VERSION,
 ) -> bytes:
-    """An answer to the request with the same opaque."""
+    """Returns an answer to the request with the same opaque."""
     return _encode(code, opaque, _RESPONSE, ext, remark, body, serialize_type, version, _PYTHON)
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The bytes of a decoded frame: same values, and the same bytes except for the free order of JSON keys."""
+    """Returns the bytes of a decoded frame: same values, and the same bytes except for the free order of JSON
+    keys."""
     return _encode(
         frame.code,
         frame.opaque,

@@ -89,7 +89,7 @@ def _numbers(header_type: type[Any]) -> tuple[str, ...]:
 
 
 def encode_ext(header: Header) -> dict[str, str]:
-    """The extension fields of ``header``: decimal numbers, ``true`` / ``false``, ``None`` omitted."""
+    """Returns the extension fields of ``header``: decimal numbers, ``true`` / ``false``, ``None`` omitted."""
     fields: dict[str, str] = {}
     for name, wire_name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
         value = getattr(header, name)

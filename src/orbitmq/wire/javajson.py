@@ -201,7 +201,7 @@ def decode(
 
 
 def loads(data: bytes, *, bytes_max: int = BODY_BYTES_MAX, expects_plain: bool = False) -> Any:
-    """Plain Python values. The keys of an object-keyed map are the original texts of the objects."""
+    """Returns plain Python values. The keys of an object-keyed map are the original texts of the objects."""
     return decode(data, Any, bytes_max=bytes_max, expects_plain=expects_plain)
 
 
@@ -335,7 +335,7 @@ def _encode(value: Any, newline: str, *, standard: bool = False) -> bytes:
 
 
 def encode(value: Any) -> bytes:
-    """The compact form: members in alphabetical order, maps in their own, bare integer keys, no nulls."""
+    """Returns the compact form: members in alphabetical order, maps in their own, bare integer keys, no nulls."""
     return _encode(value, "")
 
 
@@ -345,5 +345,5 @@ def encode_standard(value: Any) -> bytes:
 
 
 def encode_pretty(value: Any) -> bytes:
-    """The form of Apache's config files: like ``encode``, one member per line, tabs, no final line break."""
+    """Returns the form of Apache's config files: like ``encode``, one member per line, tabs, no final line break."""
     return _encode(value, "\n")

@@ -17,7 +17,8 @@ _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
 
 def read_pull(frame: Frame) -> PullFields:
-    """The fields of a pull that the kernel did not parse. Raises ``HeaderFieldError`` naming the bad field."""
+    """Returns the fields of a pull that the kernel did not parse. Raises ``HeaderFieldError`` naming the bad
+    field."""
     # The typed parser handles every form of JSON, and reports missing or malformed fields.
     request = decode_header(PullMessageRequest, frame)
     return PullFields(*(getattr(request, name) for name in PullFields.__struct_fields__))
@@ -37,8 +38,8 @@ class AnswerFields(NamedTuple):
 
 
 def answer_head(buffer: bytearray, at: int, size: int) -> tuple[Frame, int]:
-    """The frame of ``size`` bytes at that place without its body, and where its body begins. A reader that decodes
-    records in its buffer need not copy them. Raises ``FrameError``."""
+    """Returns the frame of ``size`` bytes at that place without its body, and where its body begins. A reader that
+    decodes records in its buffer need not copy them. Raises ``FrameError``."""
     word = bytes(buffer[at + 4 : at + 8])
     start = at + 8
     body = start + int.from_bytes(word[1:], "big")

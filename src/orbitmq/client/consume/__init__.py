@@ -1,1 +1,1 @@
-"""Consumers: push, pull, lite pull, rebalance, offsets, retries."""
+"""Consumers: push, pull and lite pull consumers, rebalancing, offsets and retries."""

@@ -1,7 +1,9 @@
-"""Reads the records of pull and pop answers. Damaged ones are skipped, logged and counted; no handler gets them.
+"""Reads the records of pull and pop answers. Damaged records are skipped, logged and counted; they never reach a
+handler.
 
-A record whose body does not match its CRC is skipped alone, because its neighbours can be read. After a record whose
-length or layout is wrong nothing in the answer can be found, so the answer ends there.
+If only the body of a record does not match its CRC, that record alone is skipped, because the next one can still be
+found. After a record with a wrong length or layout nothing else in the answer can be found, so the rest of the answer
+is skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Records(NamedTuple):
-    """The content of an answer."""
+    """The messages decoded from an answer."""
 
     whole: list[Record]
     damaged: Sequence[Record] = ()

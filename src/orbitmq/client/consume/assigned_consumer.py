@@ -1,4 +1,4 @@
-"""What push and lite pull consumers share: they hold queues."""
+"""The base class of push and lite pull consumers, which hold queues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AssignedConsumer"]
 
 
 class AssignedConsumer(ConsumerBase):
-    """A consumer that holds queues."""
+    """A consumer that holds queues, which the group shares or the caller assigns."""
 
     _assignment: Assignment
 
@@ -30,20 +30,20 @@ class AssignedConsumer(ConsumerBase):
         await self._assignment.wait_balanced()
 
     def rebalance_soon(self) -> None:
-        """Compute the assignment again."""
+        """Request a rebalance soon, without waiting for the next periodic one."""
         self._membership.rebalance_wanted.set()
 
     async def persist_offsets(self, *, wait: bool = False) -> None:
-        """Store the offsets now; with ``wait`` they are stored when this returns."""
+        """Store the offsets now. With ``wait`` this returns after the offsets have been stored."""
         await self._assignment.persist(wait=wait)
 
     @property
     def queues(self) -> list[MessageQueue]:
-        """The queues this consumer holds now, sorted."""
+        """The queues that this consumer holds now, sorted."""
         return sorted(self._assignment.held)
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """How many messages of each queue held here are stored and not consumed yet."""
+        """Returns the number of stored messages that are not consumed yet, for each queue this consumer holds."""
         queues = self.queues
         ends = await asyncio.gather(*(self.max_offset(queue) for queue in queues))
         lags: dict[MessageQueue, int] = {}
@@ -54,7 +54,7 @@ class AssignedConsumer(ConsumerBase):
         return lags
 
     def _consumed_until(self, held: ProcessQueue) -> int:
-        """The first offset of a queue that is not consumed yet."""
+        """Returns the first offset of a queue that is not consumed yet."""
         done = self._offsets.store.offsets.get(held.queue)
         if done is None:
             done = held.first_offset() if held.messages else held.next_offset

@@ -36,26 +36,27 @@ class QueueReader(Protocol):
     """Whether it pulls continuously, so that a queue that is not pulled is stuck."""
 
     def open(self, queue: MessageQueue, offset: int) -> ProcessQueue:
-        """Create the in-memory part of a queue."""
+        """Create the in-memory state of a queue that will be read from ``offset``."""
 
     def begin(self, held: ProcessQueue) -> None:
-        """Start reading."""
+        """Start reading a queue."""
 
     async def release(self, held: ProcessQueue) -> bool:
-        """Stop reading a queue; False when a handler still works on it and must end first."""
+        """Stop reading a queue. Returns False if a handler is still working on it, and the queue must be kept until
+        that handler ends."""
 
     def resize(self, topic: str, queues: Sequence[MessageQueue], mine: Sequence[ProcessQueue]) -> None:
-        """Adapt to a changed share of a topic."""
+        """Adapt to a changed share of a topic: ``mine`` of ``queues``."""
 
 
 class BrokerShares(Protocol):
-    """Queues that the broker assigns, some of them to be popped."""
+    """Queues that the broker assigns. Some of them may be popped instead of pulled."""
 
     async def ask(self, topic: str) -> tuple[list[MessageQueue], list[MessageQueue]] | None:
-        """The queues to pull and those to pop; None when the broker assigns none."""
+        """Returns the queues to pull and the queues to pop; None if the broker does not assign queues."""
 
     def apply(self, topic: str, wanted: Sequence[MessageQueue]) -> None:
-        """Pop exactly these queues of a topic."""
+        """Pop exactly these queues of a topic, and no others."""
 
 
 class Assignment:
@@ -70,7 +71,8 @@ class Assignment:
         locks: QueueLocks | None = None,
         shares: BrokerShares | None = None,
     ) -> None:
-        """``locks`` for consumers that need the lock of a queue, ``shares`` where the broker may assign queues."""
+        """Pass ``locks`` for consumers that must lock their queues, and ``shares`` if the broker may assign
+        queues."""
         self._membership = membership
         self._instance = membership.instance
         self._options = membership.options
@@ -89,13 +91,14 @@ class Assignment:
         return self._held
 
     async def wait_balanced(self) -> None:
-        """Return once every subscribed topic was found and its queues were shared out."""
+        """Wait until every subscribed topic has been found and its queues have been assigned."""
         await self._balanced.wait()
 
     # -- rebalance -------------------------------------------------------------------------------------
 
     async def run(self, balanced: bool) -> None:
-        """Rebalance when wanted and every ``rebalance_s``, or earlier if the last rebalance left something to do."""
+        """Rebalance on request and every ``rebalance_s``, or earlier if the last rebalance was incomplete. Never
+        returns."""
         options, wanted = self._options, self._membership.rebalance_wanted
         while True:
             wait_s = options.rebalance_s if balanced else min(_UNBALANCED_S, options.rebalance_s)
@@ -113,7 +116,7 @@ class Assignment:
             await asyncio.sleep(options.rebalance_spacing_s)
 
     async def rebalance(self) -> bool:
-        """Take and release queues; False when something should be tried again soon."""
+        """Take and release queues. Returns False if the rebalance is incomplete and should be repeated soon."""
         async with self._changing:
             if self._instance.leaving:
                 return True
@@ -126,11 +129,11 @@ class Assignment:
             return balanced
 
     async def _restart(self, held: ProcessQueue) -> bool:
-        """Read a queue of a deleted topic from offset 0: at the old offset a consumer would miss the messages before
-        it when the topic is recreated and filled beyond that offset. False to try again soon.
+        """Restart a queue of a deleted topic at offset 0. Returns False if that must be tried again soon.
 
-        A broker deletes a topic's offsets with it. If it still has the group's offset, it only lost the topic's
-        config, and consuming continues there.
+        At the old offset the consumer would miss messages if the topic is recreated and filled beyond that offset. A
+        broker deletes a topic's offsets with the topic. If it still has the group's offset, it has only lost the
+        topic's config, and consuming continues there.
         """
         queue, store = held.queue, self._offsets.store
         if not await self._reader.release(held):
@@ -191,7 +194,8 @@ class Assignment:
         return mine is not None and await self._apply(topic, queues, mine)
 
     async def _share(self, topic: str, queues: Sequence[MessageQueue]) -> list[MessageQueue] | None:
-        """Our queues by the strategy; None when they cannot be determined, and nothing changes."""
+        """Returns our queues according to the strategy. Returns None if they cannot be determined; the assignment
+        then stays unchanged."""
         members = await self._membership.members(topic)
         if not members:
             return None
@@ -233,8 +237,8 @@ class Assignment:
         return balanced
 
     async def _release_others(self, topic: str, mine: AbstractSet[MessageQueue]) -> tuple[bool, bool]:
-        """Release the queues of a topic that are not ours, stuck, or ending. Returns whether any was released, and
-        whether all were."""
+        """Release the queues of a topic that are not ours, are stuck, or are ending. Returns whether any was
+        released, and whether all of them were."""
         changed, all_released = False, True
         for queue, held in list(self._held.items()):
             if queue.topic != topic:
@@ -249,7 +253,7 @@ class Assignment:
         return changed, all_released
 
     async def _starts(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
-        """The offset to begin at for each queue where it can be determined."""
+        """Returns the offset to begin at, for each queue whose offset can be determined."""
         starts: dict[MessageQueue, int] = {}
         for queue in queues:
             try:
@@ -272,7 +276,8 @@ class Assignment:
             subscriptions.announced(topic)
 
     def _is_stuck(self, held: ProcessQueue) -> bool:
-        """Whether nothing pulls from a queue although something should: a bug here or in the user's event loop."""
+        """Whether nothing pulls from a queue although something should, because of a bug here or in the user's event
+        loop."""
         if not self._reader.pulls or held.waiting or not held.last_pull_ms:
             return False
         limit_ms = max(PULL_EXPIRY_MS, 2000 * (self._options.pull_timeout_s + self._options.suspend_s))
@@ -281,7 +286,7 @@ class Assignment:
     # -- taking and releasing --------------------------------------------------------------------------
 
     def take(self, queue: MessageQueue, offset: int) -> ProcessQueue:
-        """Start reading a queue that is ours."""
+        """Start reading a queue assigned to us, from ``offset``."""
         held = self._reader.open(queue, offset)
         if self._locks is not None:
             self._locks.mark(held, locked=True)
@@ -291,7 +296,7 @@ class Assignment:
         return held
 
     async def _release(self, held: ProcessQueue) -> bool:
-        """Release a queue; False when it must be kept for now, because an orderly handler works on it."""
+        """Release a queue. Returns False if it must be kept for now because an orderly handler is working on it."""
         held.end()
         queue = held.queue
         if not await self._reader.release(held):
@@ -308,21 +313,23 @@ class Assignment:
         return True
 
     def give(self, queues: Sequence[MessageQueue]) -> None:
-        """Hold exactly these queues from now on, whatever other members do. ``take_given`` takes them."""
+        """Hold exactly these queues from now on, whatever other members do. The queues are taken by
+        ``take_given``."""
         self._given = list(queues)
 
     @property
     def is_given(self) -> bool:
-        """Whether ``give`` decides instead of the subscriptions."""
+        """Whether the queues were set by ``give`` and subscriptions do not count."""
         return self._given is not None
 
     async def take_given(self) -> None:
-        """Take the given queues now, and release all others. Raises the ``OrbitError`` of the first failure."""
+        """Take the queues set by ``give`` now, and release all others. Raises the ``OrbitError`` of the first
+        failure."""
         async with self._changing:
             await self._apply_given()
 
     async def _take_given(self) -> bool:
-        """Take the given queues that could not be taken before."""
+        """Take those queues set by ``give`` that could not be taken before. Returns False if that failed."""
         try:
             await self._apply_given()
         except OrbitError as error:
@@ -343,7 +350,7 @@ class Assignment:
                 self.take(queue, await self._offsets.start(queue))
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Restart the held queues of a topic at these offsets."""
+        """Restart those queues of a topic that are held, at the given offsets."""
         async with self._changing:
             for queue, offset in offsets.items():
                 held = self._held.get(queue)
@@ -361,11 +368,12 @@ class Assignment:
     # -- offsets and the end ---------------------------------------------------------------------------
 
     async def persist(self, *, wait: bool = False) -> None:
-        """Store the offsets of the queues held; with ``wait`` they are stored when this returns."""
+        """Store the offsets of the queues held. With ``wait`` this returns after they have been stored."""
         await self._offsets.store.persist(list(self._held), wait=wait)
 
     async def revoke_all(self, wait_s: float) -> None:
-        """Call ``on_revoked`` for all queues before the consumer stops."""
+        """Call ``on_revoked`` with all queues before the consumer stops. An asynchronous callback is cancelled after
+        ``wait_s`` seconds."""
         await self._call_back(self._options.on_revoked, sorted(self._held), wait_s)
 
     async def close(self) -> None:
@@ -385,8 +393,8 @@ class Assignment:
     async def _call_back(
         self, function: QueuesCallback | None, queues: list[MessageQueue], wait_s: float | None = None
     ) -> None:
-        """Call a callback of the user's; exceptions are logged, and so is a call that takes longer than
-        ``wait_s``."""
+        """Call a user callback. An asynchronous one is cancelled after ``wait_s`` seconds. That and exceptions are
+        logged."""
         if function is None or not queues:
             return
         name = getattr(function, "__qualname__", function)

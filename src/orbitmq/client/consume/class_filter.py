@@ -1,7 +1,8 @@
-"""Filters by class: a filter server next to the broker runs a class for the group (Apache: part of MQClientInstance).
+"""Filters by class: a filter server next to the broker runs a Java class for the group (Apache: part of
+MQClientInstance).
 
 The class is installed by the operator of the filter server, or uploaded by the consumer as source. The topic's route
-lists filter servers, and pulls go to them instead of the broker.
+lists the filter servers, and pulls go to one of them instead of the broker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClassFilter:
-    """Consume what ``match`` of this class selects: ``subscribe("orders", ClassFilter("shop.Expensive"))``."""
+    """Selects the messages for which ``match`` of this class returns true: ``subscribe("orders",
+    ClassFilter("shop.Expensive"))``."""
 
     class_name: str
     source: str = ""
@@ -31,7 +33,8 @@ class ClassFilter:
 
 
 def filter_server(instance: ClientInstance, topic: str, broker_address: str) -> str:
-    """One of the filter servers of a broker. Raises ``ConnectionLostError`` when there is none."""
+    """Returns the address of one of a broker's filter servers. Raises ``ConnectionLostError`` if the route lists
+    none."""
     route = instance.book.route(topic)
     servers = [] if route is None else route.filter_server_table.get(broker_address, [])
     if not servers:
@@ -58,7 +61,7 @@ class ClassUploads:
         self._filters.pop(topic, None)
 
     async def upload(self) -> None:
-        """Upload each class to every filter server; a server that has it already does nothing. Failures are
+        """Upload each class to every filter server; a server that already has the class ignores it. Failures are
         logged."""
         for topic, wanted in list(self._filters.items()):
             route = self._instance.book.route(topic)

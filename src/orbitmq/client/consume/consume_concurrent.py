@@ -1,11 +1,11 @@
-"""Runs many handlers at once (Apache: ``ConsumeMessageConcurrentlyService``).
+"""Runs many handlers concurrently (Apache: ``ConsumeMessageConcurrentlyService``).
 
-Chunks wait in one queue; up to ``workers`` tasks take them. A coroutine handler that does not wait causes no task
-switch: the worker continues with the next chunk and yields to the loop every few chunks.
+Chunks of messages wait in one queue, and up to ``workers`` tasks take them. A coroutine handler that never waits
+causes no task switch: the worker continues with the next chunk and yields to the loop every few chunks.
 
-A plain function runs on a thread, quick ones in groups (``grouping.py``). Threads that only compute take turns
-anyway, so groups of quick functions go to few threads at once, and slow functions run in parallel on all workers.
-When a group takes longer than expected, the chunks its thread has not begun return to the queue for other workers.
+A plain function runs on a thread. Quick functions run in groups (``grouping.py``): threads that only compute take
+turns anyway, so a few threads get a group each. Slow functions run in parallel on all workers. If a group takes
+longer than expected, the chunks that its thread has not begun return to the queue for other workers.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ Chunk = tuple[ProcessQueue, Handler, list[ReceivedMessage]]
 
 
 class Settler(Protocol):
-    """Settles messages after their handler."""
+    """Settles messages after their handler has run."""
 
     def finish(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Their handler succeeded."""
+        """Finish messages whose handler succeeded."""
 
     async def finish_other(
         self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome
     ) -> list[ReceivedMessage]:
-        """Their handler did not simply succeed. Returns the messages to handle again here."""
+        """Settle messages whose handler did not succeed for all of them. Returns the messages that must be handled
+        again here."""
 
 
 class ConcurrentService:
-    """Runs the handlers of one consumer. The settler gets every chunk exactly once."""
+    """Runs the handlers of one consumer. Every chunk is passed to the settler exactly once."""
 
     def __init__(self, pool: HandlerPool, settler: Settler, workers: int) -> None:
         self._tasks = pool.tasks
@@ -76,11 +77,11 @@ class ConcurrentService:
 
     @property
     def running(self) -> int:
-        """Busy workers."""
+        """The number of busy workers."""
         return self._running + self._left_on_threads
 
     def submit(self, held: ProcessQueue, handler: Handler, messages: list[ReceivedMessage]) -> None:
-        """Queue messages for the handler, in chunks of its batch size."""
+        """Queue messages for the handler, in chunks of the handler's batch size."""
         if self._stopping:
             return
         size = handler.batch_size
@@ -107,7 +108,7 @@ class ConcurrentService:
 
     @property
     def _threads_suffice(self) -> bool:
-        """Whether the busy threads are the best place for the next chunk."""
+        """Whether to leave the next chunk to threads that are already busy."""
         return (
             self._groups >= _QUICK_THREADS
             and self._call_time.quick
@@ -172,13 +173,14 @@ class ConcurrentService:
                 await asyncio.sleep(0)
 
     def _between(self) -> None:
-        """Runs as soon as a handler waits or the queue is empty: acknowledge, and wake another worker."""
+        """Acknowledge finished messages and wake another worker. Runs as soon as a handler waits or the queue is
+        empty."""
         self._settle_planned = False
         self._settle()
         self._wake()
 
     def _settle(self) -> None:
-        """Finish the successful messages, adjacent ones of one queue together."""
+        """Finish the successful messages. Adjacent messages of one queue are finished together."""
         finished, self._finished = self._finished, []
         if finished:
             self.progressed = self._clock.monotonic()
@@ -246,7 +248,7 @@ class ConcurrentService:
         self._settle()
 
     def _gather(self, first: Chunk) -> _Group:
-        """Returns as many chunks as should go to a thread together."""
+        """Returns the group of chunks, beginning with ``first``, that one thread should handle."""
         ready, handler = self._ready, first[1]
         chunks = [first]
         count = self._call_time.group_size - 1
@@ -263,7 +265,8 @@ class ConcurrentService:
         return _Group(chunks, self._clock)
 
     def _cut(self, group: _Group) -> None:
-        """A call takes longer than expected, and the rest of its group must not wait for it."""
+        """Return the chunks that a group has not begun to the queue, because one of its calls takes longer than
+        expected."""
         rest = group.take_back()
         self._call_time.note_cut()
         if rest and not self._stopping:
@@ -285,7 +288,7 @@ class ConcurrentService:
         self._ready.clear()
 
     async def stop(self, wait_s: float) -> None:
-        """Start no more handlers and wait for those at work."""
+        """Start no more handlers, and wait up to ``wait_s`` for running ones."""
         self.begin_stop()
         for waiting in self._idle:
             if not waiting.done():
@@ -300,7 +303,8 @@ class ConcurrentService:
 
 
 class _Group:
-    """Chunks for one thread. The loop's thread calls ``take_back``; both take from one deque, which is safe."""
+    """Chunks for one thread. The loop's thread calls ``take_back`` while the worker thread runs; both take from the
+    same deque, which is thread-safe."""
 
     __slots__ = ("_clock", "_waiting", "done", "took_s")
 
@@ -311,7 +315,7 @@ class _Group:
         self.took_s = 0.0
 
     def run(self) -> None:
-        """Call the handlers."""
+        """Call the handlers of the chunks, one after another."""
         started = self._clock.monotonic()
         take, note = self._waiting.popleft, self.done.append
         while True:
@@ -323,7 +327,7 @@ class _Group:
         self.took_s = self._clock.monotonic() - started
 
     def take_back(self) -> list[Chunk]:
-        """Returns the chunks that the thread has not begun."""
+        """Take back and return the chunks that the thread has not begun."""
         rest: list[Chunk] = []
         while self._waiting:
             try:

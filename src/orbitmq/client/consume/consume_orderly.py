@@ -1,9 +1,9 @@
 """Runs one handler per queue at a time, in order (Apache: ``ConsumeMessageOrderlyService``).
 
 Quick plain functions are called on a thread for several messages of a queue in a row (``grouping.py``). The thread
-begins no further call after one that did not simply succeed, when the queue is to be released, when the consumer
-stops, or when the group has taken too long; messages it has not begun return to the front of the queue. So order,
-locks and retries are the same as with single calls, and offsets are committed at least every 20 ms between calls.
+makes no further call after one that did not succeed, or when the queue is being released, the consumer stops, or the
+group has taken too long. Messages that it has not begun return to the front of the queue. So order, locks and retries
+are the same as with single calls, and offsets are committed at least every 20 ms between calls.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _LEVELS: Final = DelayLevels()
 
 
 class Settler(Protocol):
-    """Settles messages after their handler."""
+    """Settles messages after their handler has run."""
 
     def commit(self, held: ProcessQueue, offset: int | None = None) -> None:
-        """Commit what was taken of a queue, except for messages from ``offset`` on."""
+        """Commit the messages taken from a queue. Messages from ``offset`` on are not committed."""
 
     async def give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
-        """Dead-letter a message; False when that did not work."""
+        """Dead-letter a message. Returns False if that failed."""
 
     def log_failure(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        """A handler failed."""
+        """Log the failure of a handler."""
 
     async def answer(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        """Send what the handler of a request returned."""
+        """Send the reply that a request handler returned."""
 
 
 class OrderlyService:
-    """One runner per queue; at most ``workers`` handlers at a time."""
+    """Runs one handler per queue at a time, and at most ``workers`` handlers in total."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class OrderlyService:
         options: PushOptions,
         locks: QueueLocks | None,
     ) -> None:
-        """``locks`` if a queue must be locked in its broker."""
+        """Pass ``locks`` if queues must be locked in their broker."""
         self._tasks = pool.tasks
         self._calls = pool.threads
         self._clock = pool.clock
@@ -82,11 +82,11 @@ class OrderlyService:
 
     @property
     def running(self) -> int:
-        """Handlers that run now."""
+        """The number of handlers that are running."""
         return self._running + self._left_on_threads
 
     def submit(self, held: ProcessQueue) -> None:
-        """The queue has messages."""
+        """Start consuming a queue that has messages, unless that is already running."""
         if not held.runner_active and not self._stopping and held.messages:
             held.runner_active = True
             self._tasks.start(self._run(held), f"orderly-{held.queue.queue_id}")
@@ -107,7 +107,8 @@ class OrderlyService:
             held.runner_active = False
 
     async def _consume(self, held: ProcessQueue) -> float:
-        """Call the handler once, or for a group of messages; returns how long to pause before the next call."""
+        """Call the handler once, or for a group of messages. Returns how many seconds to pause before the next
+        call."""
         first = held.first()
         if first is None or held.ending or self._stopping:
             return 0.0
@@ -154,7 +155,8 @@ class OrderlyService:
     async def _call_group(
         self, held: ProcessQueue, handler: Handler
     ) -> tuple[list[ReceivedMessage], Outcome | None]:
-        """Call the handler several times in a row on one thread; returns the last call. All before it succeeded."""
+        """Call the handler several times in a row on one thread. Returns the messages and the outcome of the last
+        call; all calls before it succeeded."""
         size, handler_of = self._call_time.group_size, self._handlers.of_message
         chunks = [held.take(handler.batch_size)]
         while len(chunks) < size and (following := held.first()) is not None:
@@ -188,8 +190,8 @@ class OrderlyService:
             message.consume_started_ms = now_ms
 
     async def again(self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome) -> float:
-        """Put failed messages back to the front, except those that reached the retry limit; returns how long to
-        pause."""
+        """Put failed messages back at the front of the queue, except those that reached the retry limit. Returns how
+        many seconds to pause."""
         done = outcome.done
         kept: list[ReceivedMessage] = []
         for message in messages[done:]:
@@ -216,7 +218,7 @@ class OrderlyService:
         self._stopping = True
 
     async def stop(self, wait_s: float) -> None:
-        """Start no more handlers and wait for those at work."""
+        """Start no more handlers, and wait up to ``wait_s`` for running ones."""
         self.begin_stop()
         try:
             async with asyncio.timeout(wait_s):
@@ -226,7 +228,7 @@ class OrderlyService:
 
 
 class _Row:
-    """Messages of one queue for one thread."""
+    """Consecutive messages of one queue, to be handled on one thread."""
 
     __slots__ = ("_chunks", "_handler", "_held", "_service", "cut", "done", "outcome", "took_s")
 
@@ -250,7 +252,7 @@ class _Row:
         self.took_s = 0.0
 
     def run(self) -> None:
-        """Call the handler for each chunk."""
+        """Call the handler for each chunk until one fails or the run is stopped."""
         service, held, run = self._service, self._held, self._handler.run_blocking
         clock = service._clock
         started = clock.monotonic()

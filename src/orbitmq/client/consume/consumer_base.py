@@ -1,4 +1,4 @@
-"""What all consumers share: the group, its subscriptions, offsets of queues, start and stop."""
+"""The base class of all consumers: group, subscriptions, queue offsets, start and stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _READY_PAUSE_S = 0.1
 
 
 class ConsumerBase:
-    """The part of a consumer that does not consume."""
+    """Everything that consumers have in common, apart from consuming."""
 
     consume_type: ClassVar[ConsumeType] = ConsumeType.PASSIVELY
 
@@ -63,7 +63,7 @@ class ConsumerBase:
 
     @property
     def name_servers(self) -> list[str]:
-        """The name servers in use, or the page they are read from; empty if nothing names any."""
+        """The name servers in use, or the page they are read from. Empty if no setting names any."""
         return self._instance.name_server_sources
 
     @property
@@ -88,10 +88,11 @@ class ConsumerBase:
         await self.stop()
 
     def _acknowledge_left(self) -> None:
-        """Called when the block ended without an exception: the last iterated message counts as consumed."""
+        """Treat the last iterated message as consumed. Called when the ``async with`` block ended without an
+        exception."""
 
     async def start(self) -> None:
-        """Join the group and begin."""
+        """Join the group and begin to consume."""
         raise NotImplementedError
 
     async def stop(self) -> None:
@@ -99,7 +100,7 @@ class ConsumerBase:
         raise NotImplementedError
 
     async def _join(self, routes: Iterable[Route | RawRoute] = ()) -> None:
-        """Join the group and take the first queues. ``routes`` answer calls of brokers."""
+        """Join the group and take the first queues. ``routes`` handle the calls that brokers make to this client."""
         if isinstance(self._offsets.store, LocalOffsets):
             self._offsets.store.load()
         self._membership.open(routes)
@@ -111,10 +112,10 @@ class ConsumerBase:
             raise
 
     async def _take_queues(self) -> None:
-        """Take the first queues; overridden by consumers that hold queues."""
+        """Take the first queues. Overridden by consumers that hold queues."""
 
     async def wait_ready(self, timeout_s: float = 10.0) -> None:
-        """Return when every subscribed topic is found and its queues are shared out. Raises
+        """Wait until every subscribed topic has been found and its queues have been assigned. Raises
         ``RequestTimeoutError``."""
         self._instance.check_running()
         try:
@@ -136,24 +137,25 @@ class ConsumerBase:
     # -- offsets ---------------------------------------------------------------------------------------
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The oldest offset the broker still has."""
+        """Returns the oldest offset that the broker still has."""
         return await self._offsets.lowest(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset the next message of the queue will get."""
+        """Returns the offset that the next message of the queue will get."""
         return await self._offsets.end(queue)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at that time or later."""
+        """Returns the offset of the first message stored at or after ``timestamp_ms`` (milliseconds since the
+        epoch)."""
         return await self._offsets.at(queue, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int:
-        """The offset that the group committed for the queue, or -1 if it never committed one. Brokers before 5.x may
-        return 0 instead of -1."""
+        """Returns the offset that the group committed for the queue, or -1 if it never committed one. Brokers before
+        5.x may return 0 instead of -1."""
         return await self._offsets.store.stored(queue, or_zero=False)
 
     async def fetch_queues(self, topic: str) -> list[MessageQueue]:
-        """All queues of a topic that can be read."""
+        """Returns all readable queues of a topic."""
         topic = self._subscriptions.wire(topic)
         await self._instance.book.refresh(topic)
         await self._instance.ensure_known()
@@ -163,10 +165,10 @@ class ConsumerBase:
 
     @property
     def held_messages(self) -> dict[str, int]:
-        """Messages that were received and are not finished (``metrics.py``)."""
+        """The number of messages that were received and are not finished, by kind (``metrics.py``)."""
         return {"received": 0}
 
     @property
     def damaged_messages(self) -> int:
-        """How many messages were skipped because their bytes were damaged."""
+        """The number of messages that were skipped because their bytes were damaged."""
         return self._reader.skipped

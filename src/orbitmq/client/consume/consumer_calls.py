@@ -1,4 +1,5 @@
-"""Answers calls from brokers: reset (220), offsets (221), running info (307), consume directly (309).
+"""Handles calls from brokers: reset offsets (220), report offsets (221), report running info (307) and consume a
+message directly (309).
 
 Corresponds to Apache's ClientRemotingProcessor.
 """
@@ -46,7 +47,7 @@ _MIB = 1024 * 1024
 
 
 class ConsumerCalls:
-    """Answers for one push consumer."""
+    """Handles the calls that brokers make to one push consumer."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class ConsumerCalls:
         return Reply(body=ConsumerStatus(message_queue_table=ObjectMap(offsets)).encode())
 
     def _refusal(self, group: str | None) -> Reply | None:
-        """The answer to a call for another group."""
+        """Returns the error reply to a call for another group; None if ``group`` is ours."""
         if group == self._membership.group:
             return None
         return Reply(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group}> not exist in this consumer")
@@ -172,7 +173,7 @@ def _reset_offsets(body: bytes) -> dict[MessageQueue, int]:
 
 
 def _stacks() -> str:
-    """The stack of each thread of this process, for tools that ask for a thread dump."""
+    """Returns the stacks of all threads of this process, for tools that request a thread dump."""
     return "\n\n".join(
         f"thread {number}\n{''.join(traceback.format_stack(frame))}"
         for number, frame in sys._current_frames().items()

@@ -1,4 +1,4 @@
-"""``async for message in consumer``: messages that wait for readers, and how they are finished.
+"""``async for message in consumer``: holds messages until readers take them, and finishes them.
 
 Invariants
 1. Queues take turns, so none starves however full another one is.
@@ -28,7 +28,7 @@ Relock = Callable[[ProcessQueue], Awaitable[bool]]
 
 
 class _Out:
-    """A message that a reader has."""
+    """A message that was given to a reader."""
 
     __slots__ = ("auto", "held", "inbox", "left", "message")
 
@@ -58,7 +58,7 @@ class _Out:
 
 
 class Inbox:
-    """Messages of one consumer that wait for readers. Owned by its event loop."""
+    """Messages of one consumer that wait for readers. Owned by the consumer's event loop."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Inbox:
         now: Callable[[], float],
         now_ms: Callable[[], int],
     ) -> None:
-        """``relock`` is given by an orderly consumer that needs locks."""
+        """Pass ``relock`` for an orderly consumer that needs locks."""
         self._orderly = orderly
         self._take = take
         self.acknowledge = acknowledge
@@ -85,7 +85,7 @@ class Inbox:
         self.closed = False
 
     def put(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Add messages. Those of an orderly queue stay in the process queue until one is taken."""
+        """Add messages. Messages of an orderly queue stay in the process queue until a reader takes one."""
         for other, line in self._lines:
             if other is held:
                 line.extend(messages)
@@ -103,19 +103,19 @@ class Inbox:
         self._changed.set()
 
     def acknowledge_left(self, *, at_end: bool = False) -> None:
-        """Finish the messages of readers that left their loops, or of all readers when the consumer's block ended
-        well."""
+        """Finish the messages of readers that left their loops, or those of all readers if the consumer's block ended
+        without an exception."""
         for out in [out for out in self._out if out.left or (at_end and out.auto)]:
             out.acknowledge_now()
 
     def close(self) -> None:
-        """Accept no more messages; waiting readers end."""
+        """Accept no more messages, and end the waiting readers."""
         self.closed = True
         self._lines.clear()
         self._changed.set()
 
     async def next(self) -> _Out | None:
-        """The next message; None when the consumer stopped."""
+        """Wait for the next message. Returns None when the consumer has stopped."""
         while not self.closed:
             out, wait_s = self._pop()
             if out is not None:
@@ -131,7 +131,8 @@ class Inbox:
         return None
 
     def _pop(self) -> tuple[_Out | None, float | None]:
-        """The next message in turn, or how long to wait at most for a suspended one."""
+        """Returns the next message in turn. If there is none, returns how many seconds to wait at most for a
+        suspended queue."""
         wait_s: float | None = None
         lines = self._lines
         for _ in range(len(lines)):
@@ -171,7 +172,7 @@ class Inbox:
         return (taken[0] if taken else None), wait_s
 
     async def _lock_some(self) -> bool:
-        """Whether a queue that waits for its lock now has it."""
+        """Lock the queues that wait for their lock. Returns whether any is locked now."""
         if self._relock is None:
             return False
         got = False
@@ -184,7 +185,8 @@ class Inbox:
 class Cursor:
     """An asynchronous iterator over the messages of a consumer.
 
-    With ``auto_ack``, asking for the next message finishes the previous one, unless that was done by hand.
+    With ``auto_ack``, requesting the next message finishes the previous one, unless the caller has already finished
+    it.
     """
 
     def __init__(self, inbox: Inbox, auto_ack: bool) -> None:
@@ -210,7 +212,7 @@ class Cursor:
         return out.message
 
     async def aclose(self) -> None:
-        """Leave the loop. Its last message is finished by the next iteration or the end of the block."""
+        """Leave the loop. Its last message is finished by the next iteration or at the end of the block."""
         self._leave()
 
     def _leave(self) -> None:

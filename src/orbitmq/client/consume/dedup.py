@@ -1,8 +1,8 @@
-"""Handles messages exactly once, if their effects are in a database.
+"""Handles messages exactly once, provided that their effects are stored in a database.
 
 Delivery is at least once: after a crash or a rebalance a message may be redelivered. ``once`` runs the handler and
-records the message as done in one database transaction, so a second delivery does nothing. Any DB-API 2.0 database
-works; SQLite needs no settings.
+records the message as done in one database transaction, so that a second delivery does nothing. Any DB-API 2.0
+database works; SQLite needs no settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 def sqlite_connections(path: str) -> Callable[[], sqlite3.Connection]:
-    """Connections to a SQLite file that several threads may write."""
+    """Returns a function that opens a connection to a SQLite file. Several threads may write through such
+    connections."""
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=30.0)
@@ -40,11 +41,12 @@ def _message_id(message: ReceivedMessage) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Deduplicator:
-    """Records which messages a group has handled, next to their effects.
+    """Records which messages a group has handled, in the same database as their effects.
 
-    ``connect`` opens a connection; each thread gets one and keeps it. ``key`` identifies a message: by default the
-    unique key its sender set, which every retry and redelivery keeps. ``placeholder`` is ``%s`` for most other
-    drivers, ``integrity_error`` what they raise for an existing key.
+    ``connect`` opens a connection; each thread opens one and keeps it. ``key`` returns what identifies a message: by
+    default the unique key set by its sender, which every retry and redelivery keeps. ``placeholder`` is the parameter
+    mark of the driver, ``%s`` for most drivers other than SQLite. ``integrity_error`` is the exception that the
+    driver raises for an existing key.
     """
 
     connect: Callable[[], Any]
@@ -71,7 +73,7 @@ class Deduplicator:
         connection.commit()
 
     def once(self, handler: Callable[[ReceivedMessage, Any], object]) -> Callable[[ReceivedMessage], None]:
-        """A listener that calls ``handler(message, connection)`` once per message.
+        """Returns a listener that calls ``handler(message, connection)`` once per message.
 
         The handler writes through the connection and does not commit. If it raises, everything is rolled back and the
         message is redelivered. It is a plain function, which the consumer runs on a thread.
@@ -94,7 +96,8 @@ class Deduplicator:
         return listen
 
     def forget_before(self, timestamp_ms: int) -> int:
-        """Delete older entries; returns how many. Keep them longer than messages can be redelivered."""
+        """Delete entries older than ``timestamp_ms``, and return their number. Keep entries for longer than messages
+        can be redelivered."""
         connection = self._connection()
         cursor = connection.cursor()
         mark = self.placeholder
@@ -106,7 +109,8 @@ class Deduplicator:
         return int(cursor.rowcount)
 
     def _claim(self, connection: Any, key: str) -> bool:
-        """Record the message as done; False if it is already. A second thread with the same message waits here."""
+        """Record the message as done. Returns False if it is already done. A second thread with the same message
+        waits here."""
         mark = self.placeholder
         try:
             connection.cursor().execute(

@@ -1,4 +1,4 @@
-"""Hands messages to handlers, or to readers that iterate over the consumer."""
+"""Passes messages to handlers, or to readers that iterate over the consumer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Delivery:
         observed: Observed,
         locks: QueueLocks | None,
     ) -> None:
-        """``locks`` for an orderly consumer that shares queues with other members."""
+        """Pass ``locks`` for an orderly consumer that shares its queues with other members."""
         self._membership = membership
         self._options = options
         self._handlers = handlers
@@ -51,7 +51,7 @@ class Delivery:
     # -- life ------------------------------------------------------------------------------------------
 
     def start(self, *, iterated: bool) -> None:
-        """Accept messages, for handlers or (``iterated``) for readers."""
+        """Accept messages, either for handlers or, if ``iterated``, for readers."""
         steady = self._membership.steady
         pool = HandlerPool(self._membership.instance.tasks, self._calls, steady, self._observed.wrap)
         if self._options.orderly:
@@ -76,7 +76,7 @@ class Delivery:
             service.begin_stop()
 
     async def stop(self, wait_s: float) -> None:
-        """End the iterations, and wait for running handlers."""
+        """End the iterations, and wait up to ``wait_s`` for running handlers."""
         if self.inbox is not None:
             self.inbox.close()
         service = self._concurrent or self._orderly
@@ -89,7 +89,7 @@ class Delivery:
 
     @property
     def running(self) -> int:
-        """Handlers that run now."""
+        """The number of handlers that are running."""
         service = self._concurrent or self._orderly
         return 0 if service is None else service.running
 
@@ -110,7 +110,7 @@ class Delivery:
     # -- messages --------------------------------------------------------------------------------------
 
     def deliver(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Deliver messages that were added to a queue."""
+        """Deliver messages that have been added to a queue."""
         if self.inbox is not None:
             self.inbox.put(held, messages)
         elif self._orderly is not None:
@@ -134,7 +134,7 @@ class Delivery:
         service.submit(held, handler, messages[start:])
 
     async def handle_directly(self, message: ReceivedMessage) -> Outcome:
-        """Call the handler of a message that a broker sends outside any queue."""
+        """Call the handler with a message that a broker sends outside any queue."""
         handler = self._handlers.of_message(message)
         if handler.is_async:
             return await handler.run([message], self._membership.instance.tasks)
@@ -153,7 +153,7 @@ class Delivery:
     async def _give_back(
         self, held: ProcessQueue, message: ReceivedMessage, delay_level: int, reason: str
     ) -> None:
-        """Have an iterated message redelivered."""
+        """Have an iterated message redelivered, or dead-lettered if ``delay_level`` is -1."""
         outcome = Outcome(0, delay_level, RetryLater(reason, delay_level=delay_level), reason)
         self._observed.end([message], outcome)
         assert self.inbox is not None

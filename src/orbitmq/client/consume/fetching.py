@@ -1,4 +1,4 @@
-"""Pulls for a push consumer: one loop for each queue held, as fast as its messages are handled."""
+"""Pulls for a push consumer: one loop for each held queue, as fast as the messages are handled."""
 
 from __future__ import annotations
 
@@ -69,8 +69,11 @@ class Fetching:
         self._instance.tasks.start(self._pull_forever(held), f"pull-{held.queue.topic}-{held.queue.queue_id}")
 
     async def release(self, held: ProcessQueue) -> bool:
-        """Orderly: the running handler must end first, or the next owner would run at the same time. The rebalance
-        waits briefly and tries again; the lock stays ours meanwhile."""
+        """Stop pulling a queue. Returns False if the handler of an orderly queue is still running.
+
+        That handler must end first, because otherwise the next owner of the queue would run at the same time. The
+        rebalance waits briefly and tries again; meanwhile the lock stays ours.
+        """
         if self._options.orderly:
             for _ in range(_RELEASE_TRIES):
                 if not held.consuming and not held.runner_active:
@@ -102,7 +105,7 @@ class Fetching:
                 await asyncio.sleep(self._options.pull_error_pause_s)
 
     async def _pull_once(self, held: ProcessQueue) -> None:
-        """Hot path: one turn per pull."""
+        """Pull once and deliver the messages. Hot path: runs once per pull."""
         options = self._options
         held.last_pull_ms = self._membership.steady.now_ms()
         if self.suspended or held.paused:
@@ -170,7 +173,7 @@ class Fetching:
         await self._puller.failed(held.queue, held.next_offset, error)
 
     async def _find_filter_servers(self, topic: str) -> None:
-        """A filter server is new, or was restarted and does not have our class."""
+        """Refresh the topic's route and upload our classes again, because a filter server is new or was restarted."""
         try:
             await self._instance.book.refresh(topic)
         except OrbitError as error:

@@ -1,7 +1,7 @@
-"""How many calls of a plain function are handed to a thread together.
+"""Decides how many calls of a plain function are handed to a thread together.
 
 Handing over one call costs tens of microseconds, more than most functions take. So quick functions are handed over in
-groups that are expected to take a few milliseconds. The duration of a call is measured on the threads.
+groups that are expected to take a few milliseconds. The duration of each call is measured on the threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ CUT_S: Final = 0.02
 
 
 class CallTime:
-    """The expected duration of one call. Starts pessimistic: the first groups are single calls."""
+    """Estimates the duration of one call. It starts with a pessimistic estimate, so the first groups are single
+    calls."""
 
     __slots__ = ("_expected_s",)
 
@@ -29,18 +30,18 @@ class CallTime:
 
     @property
     def quick(self) -> bool:
-        """Whether the function certainly only computes."""
+        """Whether the function is so fast that it certainly only computes and never waits."""
         return self._expected_s < _QUICK_S
 
     @property
     def group_size(self) -> int:
-        """Calls per group."""
+        """The number of calls per group."""
         return max(1, min(_GROUP_MAX, int(_GROUP_S / self._expected_s)))
 
     def note(self, took_s: float, count: int) -> None:
-        """Note how long a group of ``count`` calls took."""
+        """Record that a group of ``count`` calls took ``took_s``."""
         self._expected_s = max(1e-6, (self._expected_s + took_s / max(1, count)) / 2)
 
     def note_cut(self) -> None:
-        """Note a call that took longer than expected."""
+        """Record that a call took longer than expected."""
         self._expected_s = max(self._expected_s, _GROUP_S)

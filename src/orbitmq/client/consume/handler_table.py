@@ -12,7 +12,7 @@ __all__ = ["HandlerTable"]
 
 
 class HandlerTable:
-    """Keys are topics as the user names them, without the namespace."""
+    """Handlers by topic. The keys are topics as the user names them, without the namespace."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -30,12 +30,16 @@ class HandlerTable:
         self._by_topic.pop(unwrap_namespace(wire_topic, self._namespace), None)
 
     def of_topic(self, wire_topic: str) -> Handler | None:
-        """The handler of a topic as brokers name it."""
+        """Returns the handler of a topic, given as brokers name it. Returns None if the topic has no handler and no
+        default is set."""
         return self._by_topic.get(unwrap_namespace(wire_topic, self._namespace)) or self.default
 
     def of_message(self, message: ReceivedMessage) -> Handler:
-        """The handler of a message. If its topic is no longer subscribed, a handler that fails, so that the message
-        is redelivered to a member that subscribes to it."""
+        """Returns the handler of a message.
+
+        If its topic is no longer subscribed, the returned handler always fails, so that the message is redelivered to
+        a member that subscribes to the topic.
+        """
         return self._by_topic.get(message.topic) or self.default or _NO_HANDLER
 
 

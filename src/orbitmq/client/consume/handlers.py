@@ -1,4 +1,4 @@
-"""The user's handlers: their arguments, the meaning of their results, and hooks around them."""
+"""The user's handlers: their arguments, the interpretation of their results, and hooks around calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class ConsumeResult(Enum):
-    """What a handler may return; returning nothing is success, raising is RETRY."""
+    """The values a handler may return. Returning None counts as success, raising an exception as RETRY."""
 
     SUCCESS = "success"
     RETRY = "retry"
@@ -48,7 +48,8 @@ class ConsumeResult(Enum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How a chunk of messages ended: the first ``done`` are finished (-1: all), the others are redelivered."""
+    """The outcome of a chunk of messages. The first ``done`` messages are finished (-1 means all), the others are
+    redelivered."""
 
     done: int = -1
     delay_level: int = 0
@@ -67,7 +68,7 @@ Listener = Callable[..., Any]
 
 
 class HandlerContext:
-    """The second argument of handlers that take one."""
+    """The second argument of handlers that accept one."""
 
     __slots__ = ("_delay_level", "_done", "group", "messages")
 
@@ -80,31 +81,32 @@ class HandlerContext:
 
     @property
     def message(self) -> ReceivedMessage:
-        """The first message."""
+        """The first message of the batch."""
         return self.messages[0]
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue they were pulled from."""
+        """The queue from which the messages were pulled."""
         return self.messages[0].queue
 
     @property
     def attempt(self) -> int:
-        """The number of this delivery; 1 at the first."""
+        """The number of this delivery, starting with 1."""
         return self.messages[0].attempt
 
     def acknowledge(self, count: int) -> None:
-        """Finish the first ``count`` messages of the batch, however the handler ends; the others are redelivered."""
+        """Finish the first ``count`` messages of the batch, however the handler ends. The others are redelivered."""
         if not 0 <= count <= len(self.messages):
             raise ValueError(f"the batch has {len(self.messages)} messages, {count} cannot be acknowledged")
         self._done = count
 
     def retry_after(self, delay: timedelta | float) -> None:
-        """Set the delay before redelivery (seconds or a timedelta), rounded up to the broker's levels."""
+        """Set the delay before redelivery (in seconds or as a timedelta). It is rounded up to one of the broker's
+        levels."""
         self._delay_level = delay_level_for(delay)
 
     def judge(self, outcome: Outcome) -> Outcome:
-        """Combine an outcome with the calls made on this context."""
+        """Returns the handler's outcome combined with the calls made on this context."""
         if self._done < 0 and not self._delay_level:
             return outcome
         done = self._done if self._done >= 0 else outcome.done
@@ -116,7 +118,7 @@ class HandlerContext:
 
 
 class ConsumeContext(msgspec.Struct):
-    """One call of a handler as hooks see it."""
+    """One call of a handler, as hooks see it."""
 
     group: str
     messages: list[ReceivedMessage]
@@ -138,7 +140,7 @@ class ConsumeHook(Protocol):
 
 
 class Handler:
-    """A listener and how to call it. Raises ``TypeError`` for one that cannot be called."""
+    """A listener and how to call it. The constructor raises ``TypeError`` for a function that cannot be called."""
 
     __slots__ = (
         "_decode",
@@ -160,7 +162,7 @@ class Handler:
         kind: Any = None,
         decode: Decode | None = None,
     ) -> None:
-        """``kind`` is the type of a JSON body, ``decode`` any other function from a body to a value."""
+        """``kind`` is the type of a JSON body. ``decode`` is any other function that converts a body to a value."""
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; at least 1 is accepted")
         if kind is not None and decode is not None:
@@ -190,7 +192,7 @@ class Handler:
         return (value,) if context is None else (value, context)
 
     async def run(self, messages: list[ReceivedMessage], tasks: TaskOwner) -> Outcome:
-        """Call a coroutine function. ``tasks`` owns the task this runs in."""
+        """Call a coroutine function. ``tasks`` owns the task in which the handler runs."""
         context = None
         try:
             if self._plain:
@@ -249,7 +251,8 @@ class HandlerPool:
 
 
 def _check_listener(function: Listener) -> bool:
-    """Whether it takes a context. Raises ``TypeError`` for functions that could never work as intended."""
+    """Returns whether a function accepts a context. Raises ``TypeError`` for functions that cannot work as
+    intended."""
     name = name_of(function)
     if not callable(function):
         raise TypeError(f"a handler is a function, not {function!r}")
@@ -279,7 +282,7 @@ def _check_listener(function: Listener) -> bool:
 
 
 def name_of(function: object) -> str:
-    """The name of a user's function in log lines."""
+    """Returns the name of a user's function for log lines."""
     return str(getattr(function, "__qualname__", function))
 
 
@@ -288,14 +291,15 @@ def _judged(outcome: Outcome, context: HandlerContext | None) -> Outcome:
 
 
 def _never_awaited(result: Awaitable[Any]) -> TypeError:
-    """A lambda around a coroutine function looks like a plain function: nothing has run yet."""
+    """Returns the error for a lambda around a coroutine function, which looks like a plain function, so that its
+    coroutine never ran."""
     if iscoroutine(result):
         result.close()
     return TypeError("a plain function as handler returned an awaitable: write it as `async def`")
 
 
 def judged(result: object, messages: list[ReceivedMessage]) -> Outcome:
-    """The outcome of a returned value."""
+    """Returns the outcome for a value that a handler returned."""
     if result is ConsumeResult.RETRY:
         return _RETRY
     if result is None or isinstance(result, ConsumeResult) or not messages[0].is_request:
@@ -304,7 +308,7 @@ def judged(result: object, messages: list[ReceivedMessage]) -> Outcome:
 
 
 def failed(error: BaseException) -> Outcome:
-    """The outcome of an exception."""
+    """Returns the outcome for an exception that a handler raised."""
     if isinstance(error, RetryLater):
         return Outcome(error.done, error.delay_level, error, reason_of(error))
     if isinstance(error, BodyMismatch):

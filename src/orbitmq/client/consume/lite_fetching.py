@@ -1,4 +1,4 @@
-"""Fetches for a lite pull consumer: messages wait here until the caller asks for them."""
+"""Fetches messages for a lite pull consumer and keeps them until the caller requests them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LiteFetching:
         puller: Puller,
         released: Callable[[ProcessQueue], None],
     ) -> None:
-        """``released`` is called before a queue goes to another member."""
+        """``released`` is called before a queue is assigned to another member."""
         self._membership = membership
         self._options = options
         self._puller = puller
@@ -48,7 +48,7 @@ class LiteFetching:
         self.stopping = False
 
     def stop(self) -> None:
-        """Fetch nothing more; callers that wait for messages get none."""
+        """Stop fetching. Callers that are waiting for messages get none."""
         self.stopping = True
         self._arrived.set()
         self._room.set()
@@ -77,7 +77,7 @@ class LiteFetching:
     # -- giving out ------------------------------------------------------------------------------------
 
     async def next(self, size: int, timeout_s: float) -> tuple[ProcessQueue, list[ReceivedMessage]] | None:
-        """Up to ``size`` messages of one queue; None when none arrived in time."""
+        """Returns up to ``size`` messages of one queue; None if no messages arrived in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
@@ -100,7 +100,7 @@ class LiteFetching:
                 return None
 
     def make_room(self) -> None:
-        """Let other queues fetch, because messages were discarded."""
+        """Let other queues fetch. Called when messages have been discarded."""
         self._room.set()
 
     # -- fetching --------------------------------------------------------------------------------------

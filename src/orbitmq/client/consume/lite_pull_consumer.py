@@ -1,4 +1,4 @@
-"""The lite pull consumer: the caller asks for messages (Apache: ``DefaultLitePullConsumer``)."""
+"""The lite pull consumer: the caller requests messages (Apache: ``DefaultLitePullConsumer``)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["LitePullConsumer"]
 
 
 class LitePullConsumer(AssignedConsumer):
-    """Consumes when asked: ``subscribe`` shares queues with the group, ``assign`` takes given ones; then ``poll`` or
-    iterate.
+    """Returns messages when the caller requests them. ``subscribe`` shares a topic's queues with the group,
+    ``assign`` takes the given queues; then call ``poll`` or iterate.
 
     Messages returned by ``poll`` or the iteration count as consumed when the next ones are requested, at ``commit``,
     and when the ``async with`` block ends without an exception. With ``auto_commit`` their offsets are stored every
-    few seconds, otherwise by ``commit``. There is no retry topic: to retry, seek back.
+    few seconds, otherwise only by ``commit``. There is no retry topic: to retry a message, seek back to it.
     """
 
     consume_type = ConsumeType.ACTIVELY
@@ -59,7 +59,7 @@ class LitePullConsumer(AssignedConsumer):
     # -- what to consume -------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: str = "*", *, sql: bool = False) -> None:
-        """Share the queues of a topic with the other members of the group. Not together with ``assign``."""
+        """Share the queues of a topic with the other members of the group. Cannot be combined with ``assign``."""
         if self._assignment.is_given:
             raise ClientStateError("subscribe and assign exclude each other")
         wire_topic = self._subscriptions.add(topic, expression, sql=sql)
@@ -72,7 +72,7 @@ class LitePullConsumer(AssignedConsumer):
         self.rebalance_soon()
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
-        """Consume exactly these queues, whatever other members consume. Not together with ``subscribe``."""
+        """Consume exactly these queues, whatever other members consume. Cannot be combined with ``subscribe``."""
         if self._subscriptions.wanted:
             raise ClientStateError("subscribe and assign exclude each other")
         given = list(dict.fromkeys(queues))
@@ -94,7 +94,8 @@ class LitePullConsumer(AssignedConsumer):
                 raise
 
     async def stop(self) -> None:
-        """Store the offsets (with ``auto_commit``) and leave the group. Continues when its caller is cancelled."""
+        """Store the offsets (with ``auto_commit``) and leave the group. The stop completes even if the caller is
+        cancelled."""
         if self._ending is None:
             if not self._instance.running:
                 return
@@ -113,7 +114,7 @@ class LitePullConsumer(AssignedConsumer):
     # -- consuming -------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float = 5.0) -> list[ReceivedMessage]:
-        """Some messages of one queue; an empty list when none arrived in time."""
+        """Returns messages of one queue; an empty list if none arrived in time."""
         return await self._next(self.options.poll_batch_size, timeout_s)
 
     async def _next(self, size: int, timeout_s: float) -> list[ReceivedMessage]:
@@ -142,7 +143,8 @@ class LitePullConsumer(AssignedConsumer):
         self._went_on()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Iterate over messages until the consumer stops; each counts as consumed when the next is requested."""
+        """Iterate over messages until the consumer stops. Each message counts as consumed when the next one is
+        requested."""
         while not self._fetching.stopping:
             for message in await self._next(1, 1.0):
                 yield message
@@ -150,13 +152,14 @@ class LitePullConsumer(AssignedConsumer):
     # -- positions -------------------------------------------------------------------------------------
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message to be returned, if any was returned before."""
+        """Returns the offset of the next message to be returned; None if no message of the queue was returned
+        before."""
         given = self._given.get(queue)
         return self._positions.get(queue) if given is None else given[2]
 
     def fetched_until(self, queue: MessageQueue) -> int:
-        """The offset where the next fetch of the queue begins: messages before it that were not returned were
-        filtered out. -1 when the queue is not assigned to this consumer."""
+        """Returns the offset where the next fetch of the queue begins, or -1 if the queue is not assigned to this
+        consumer. Messages before that offset that were not returned were filtered out."""
         held = self._assignment.held.get(queue)
         return -1 if held is None else held.next_offset
 
@@ -182,7 +185,7 @@ class LitePullConsumer(AssignedConsumer):
         await self._offsets.store.persist(list(offsets), wait=True)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at this offset. Raises ``OffsetOutOfRangeError`` when it is outside the queue's range."""
+        """Continue at this offset. Raises ``OffsetOutOfRangeError`` if it is outside the queue's range."""
         low, high = await self.min_offset(queue), await self.max_offset(queue)
         if not low <= offset <= high:
             raise OffsetOutOfRangeError(f"{queue} holds offsets {low} to {high}, {offset} is outside")
@@ -196,11 +199,11 @@ class LitePullConsumer(AssignedConsumer):
         self._fetching.make_room()
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continue at the oldest message the broker has."""
+        """Continue at the oldest message that the broker has."""
         await self.seek(queue, await self.min_offset(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue at the end: consume only messages that arrive from now on."""
+        """Continue at the end of the queue, to consume only messages that arrive from now on."""
         await self.seek(queue, await self.max_offset(queue))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
@@ -218,7 +221,7 @@ class LitePullConsumer(AssignedConsumer):
                 held.paused = False
 
     def _released(self, held: ProcessQueue) -> None:
-        """Keep the position of a queue before another member takes it."""
+        """Keep the position of a queue before it is assigned to another member."""
         position = self._positions.pop(held.queue, None)
         if position is not None and self.options.auto_commit:
             self._offsets.store.update(held.queue, position, increase_only=False)

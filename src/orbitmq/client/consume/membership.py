@@ -1,4 +1,4 @@
-"""Membership in a consumer group: heartbeats, the routes of the subscribed topics, the other members."""
+"""Membership in a consumer group: heartbeats, the routes of the subscribed topics, and the list of members."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Membership:
     # -- joining ---------------------------------------------------------------------------------------
 
     def open(self, routes: Iterable[Route | RawRoute]) -> None:
-        """Accept calls of brokers and start the timers of the instance."""
+        """Accept calls from brokers and start the timers of the instance."""
         notified = Route(
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed, NotifyConsumerIdsChangedRequest
         )
@@ -87,7 +87,7 @@ class Membership:
         self.started_ms = self.instance.clock.now_ms()
 
     async def join(self) -> None:
-        """Send the first heartbeat. Raises the ``BrokerError`` of a refused filter."""
+        """Send the first heartbeat. Raises ``BrokerError`` if a broker refuses a filter."""
         await self.instance.refresh_routes()
         await self._check_filters()
         await self.instance.heartbeat()
@@ -96,14 +96,14 @@ class Membership:
         self.rebalance_wanted.clear()  # the first rebalance follows
 
     async def announce(self, topic: str) -> None:
-        """Announce a subscription made while running; pulls use it from then on."""
+        """Announce a subscription that was changed while the consumer runs. Pulls use it from then on."""
         await self.refresh_missing()
         await self.instance.heartbeat()
         self.subscriptions.announced(topic)
         self.rebalance_wanted.set()
 
     async def refresh_missing(self) -> None:
-        """Ask for the routes of subscribed topics that have none. Failures are logged."""
+        """Query the routes of subscribed topics that have none. Failures are logged."""
         limits = self.instance.log_limits
         for topic in self.subscriptions.wanted.keys() - self.instance.book.subscribe.keys():
             try:
@@ -138,7 +138,8 @@ class Membership:
         return PARKED
 
     async def members(self, topic: str) -> list[str]:
-        """The client ids of the group, as a broker of the topic knows them; empty if it does not return any."""
+        """Returns the client ids of the group, as known to a broker of the topic. Empty if the broker does not return
+        any."""
         address = self.instance.book.address_of_topic(topic)
         if address is None:
             return []

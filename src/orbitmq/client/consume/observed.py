@@ -1,4 +1,4 @@
-"""Hooks around handlers and around iterated messages."""
+"""Calls hooks around handlers and around iterated messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Observed:
 
     @property
     def wrap(self) -> Wrap | None:
-        """Calls a handler between the hooks; None when there are none."""
+        """A function that calls a handler between the hooks; None if there are no hooks."""
         return self._call if self._hooks else None
 
     async def _call(self, messages: list[ReceivedMessage], call: Callable[[], Awaitable[Outcome]]) -> Outcome:

@@ -26,33 +26,34 @@ logger = logging.getLogger(__name__)
 
 
 class OffsetStore(Protocol):
-    """Offsets are those of the next message to consume."""
+    """Stores the offset of the next message to consume in each queue."""
 
     offsets: dict[MessageQueue, int]
     """The offsets known here."""
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = True) -> None:
-        """Record the next offset to consume."""
+        """Record the offset of the next message to consume."""
 
     async def stored(self, queue: MessageQueue, *, or_zero: bool = True) -> int:
-        """The persisted offset, or -1 if there is none. Raises ``OrbitError`` when it cannot be read.
+        """Returns the persisted offset, or -1 if there is none. Raises ``OrbitError`` if it cannot be read.
 
-        A broker that still has the first message of the queue in memory answers 0 instead of nothing, so that a group
-        misses nothing of a new queue. Not with ``or_zero=False``, which brokers before 5.x ignore.
+        A broker that still has the first message of the queue in memory returns 0 if no offset is stored, so that a
+        group misses no message of a new queue. ``or_zero=False`` requests -1 in that case too, but brokers before 5.x
+        ignore it.
         """
 
     async def persist(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
         """Persist the offsets of these queues.
 
-        With ``wait`` the broker has them when this returns, and the first failure is raised after all were tried.
-        Otherwise failures are logged, because the next round follows.
+        With ``wait`` this returns when the broker has stored them, and the first failure is raised after all queues
+        have been tried. Without it failures are logged, because offsets are persisted again in the next round.
         """
 
     def freeze(self, queue: MessageQueue) -> None:
         """Ignore updates of the queue until ``forget``."""
 
     def forget(self, queue: MessageQueue) -> None:
-        """Discard the offset of a queue that is no longer ours."""
+        """Discard the offset of a queue that is no longer assigned to us."""
 
 
 class _Memory:
@@ -76,7 +77,7 @@ class _Memory:
 
 
 class RemoteOffsets(_Memory):
-    """Offsets of a clustering group, kept by the brokers."""
+    """Offsets of a clustering group, which brokers store."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         super().__init__()
@@ -107,7 +108,8 @@ class RemoteOffsets(_Memory):
                 raise failure
 
     async def _persist_one(self, queue: MessageQueue, wait: bool) -> OrbitError | None:
-        """Returns why it was not stored, with ``wait``; without it the failure is logged."""
+        """Persist the offset of one queue. With ``wait`` it returns why that failed, or None; without it a failure is
+        logged."""
         offset = self.offsets.get(queue)
         # Every offset is sent, changed or not, so that a broker that lost its table learns it again.
         if offset is None:
@@ -141,7 +143,7 @@ class RemoteOffsets(_Memory):
 
 
 class LocalOffsets(_Memory):
-    """Offsets of a broadcasting consumer, in its own file, which the Java client can read."""
+    """Offsets of a broadcasting consumer, stored in a file of its own, which the Java client can read."""
 
     def __init__(self, fs: FileSystem, directory: str, client_id: str, group: str) -> None:
         super().__init__()

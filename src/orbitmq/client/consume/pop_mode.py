@@ -1,9 +1,9 @@
-"""A push consumer whose broker assigns its queues, and decides whether it pulls or pops them.
+"""Lets the broker assign the queues of a push consumer, and decide whether the consumer pulls or pops them.
 
 Corresponds to the POP half of Apache's DefaultMQPushConsumerImpl, PopProcessQueue and
-ConsumeMessagePopConcurrentlyService. The mode is switched at the broker (SET_MESSAGE_REQUEST_MODE) and takes effect
-at the next rebalance. A popped message is acknowledged when its handler returned. A failed one is hidden for the
-delay of its attempt, and dead-lettered when it reaches the retry limit (Apache's client dead-letters none in this
+ConsumeMessagePopConcurrentlyService. The mode is set on the broker (SET_MESSAGE_REQUEST_MODE) and takes effect at the
+next rebalance. A popped message is acknowledged when its handler has returned. A failed one is hidden for the delay
+of its attempt, and dead-lettered when it reaches the retry limit (Apache's client never dead-letters messages in this
 mode).
 """
 
@@ -40,11 +40,11 @@ _POP: Final = "POP"
 
 
 class PopQueue(ProcessQueue):
-    """Popped messages that are not finished. Offsets mean nothing here, because the messages may be of any queue of a
-    broker.
+    """Popped messages that are not finished. Their offsets have no meaning here, because they may come from any queue
+    of a broker.
 
-    It is never dropped like a pulled queue: popped messages are ours until their invisible time is over, whoever pops
-    next.
+    Unlike a pulled queue, it is never dropped: popped messages are ours until their invisible time is over, whichever
+    consumer pops next.
     """
 
     __slots__ = ("ended", "mode")
@@ -70,7 +70,7 @@ class PopQueue(ProcessQueue):
         return -1
 
     def end(self) -> None:
-        """Pop no more; wakes the loop that waits for room."""
+        """Stop popping, and wake the loop that waits for room."""
         self.ended = True
         self._wake()
 
@@ -82,7 +82,7 @@ class PopQueue(ProcessQueue):
 
 
 class PopMode:
-    """The queues a consumer pops."""
+    """The queues that a consumer pops."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class PopMode:
         send_back: SendBack,
         deliver: Callable[[ProcessQueue, list[ReceivedMessage]], None],
     ) -> None:
-        """``deliver`` gets the popped messages."""
+        """``deliver`` receives the popped messages."""
         self._membership = membership
         self._instance = membership.instance
         self.options = options
@@ -109,10 +109,10 @@ class PopMode:
     # -- assignment ------------------------------------------------------------------------------------
 
     async def ask(self, topic: str) -> tuple[list[MessageQueue], list[MessageQueue]] | None:
-        """The queues that the broker assigned to us: those to pull and those to pop. None if it does not assign
-        queues.
+        """Returns the queues that the broker assigned to us: those to pull and those to pop. Returns None if the
+        broker does not assign queues.
 
-        Raises the ``BrokerError`` of a refusal, and connection errors.
+        Raises ``BrokerError`` if the broker refuses the request, and connection errors.
         """
         address = self._instance.book.address_of_topic(topic)
         if address is None:
@@ -139,7 +139,7 @@ class PopMode:
         )
 
     def apply(self, topic: str, wanted: Sequence[MessageQueue]) -> None:
-        """Pop exactly these queues of a topic."""
+        """Pop exactly these queues of a topic, and no others."""
         for queue, held in list(self.held.items()):
             if queue.topic == topic and queue not in wanted:
                 held.end()
@@ -153,14 +153,15 @@ class PopMode:
                 self._instance.tasks.start(self._pop_forever(held), f"pop-{queue.topic}-{queue.queue_id}")
 
     def drop_all(self) -> None:
-        """Pop no more; messages already here may still be finished."""
+        """Stop popping. Messages that have already arrived may still be finished."""
         for held in self.held.values():
             held.end()
         self._former += self.held.values()
         self.held.clear()
 
     async def settled(self, wait_s: float) -> None:
-        """At the end: return messages that no handler has begun, and wait for acknowledgements in flight."""
+        """Return messages that no handler has begun, and wait up to ``wait_s`` for acknowledgements in flight. Called
+        at the end."""
         left = [message for held in self._former for message in held.messages.values()]
         self._start([message for message in left if isinstance(message, PoppedMessage)], self._give_back)
         if self._ending:
@@ -207,7 +208,7 @@ class PopMode:
         self._start([message for message in messages if isinstance(message, PoppedMessage)], self._ack)
 
     def failed(self, messages: Sequence[ReceivedMessage], outcome: Outcome) -> None:
-        """Have messages redelivered later or dead-lettered whose handlers raised."""
+        """Have messages redelivered later, or dead-letter them, after their handlers failed."""
 
         async def again(message: PoppedMessage) -> None:
             await self._again(message, outcome)
@@ -255,6 +256,6 @@ class PopMode:
             self._limited("again", message, error, text)
 
     def _limited(self, what: str, message: PoppedMessage, error: OrbitError, text: str) -> None:
-        """Log an outage with a few lines, however many messages it affects."""
+        """Log an outage with a few lines, regardless of the number of messages it affects."""
         key = (what, message.queue.broker_name, type(error))
         self._instance.log_limits.warning(logger, key, text, message.message_id, error)

@@ -1,7 +1,7 @@
-"""Single pops and acknowledgements: the requests and their answers (Apache: the POP part of ``MQClientAPIImpl``).
+"""Single pops and acknowledgements: requests and their responses (Apache: the POP part of ``MQClientAPIImpl``).
 
-A broker hides what it returns for a while. Each message comes with a receipt, which serves to acknowledge it or to
-hide it for longer. A message that is not acknowledged is redelivered.
+A broker hides the messages it returns for a while. Each message comes with a receipt, which is used to acknowledge
+the message or to hide it for longer. A message that is not acknowledged is redelivered.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PoppedMessage(ReceivedMessage):
 
     @property
     def attempt(self) -> int:
-        """The number of this delivery; 1 at the first."""
+        """The number of this delivery, starting with 1."""
         return self.reconsume_times + 1
 
 
@@ -81,7 +81,7 @@ class PopResult:
 
 
 class Popper:
-    """Pops and acknowledges for one consumer."""
+    """Pops and acknowledges messages for one consumer."""
 
     def __init__(
         self,
@@ -106,8 +106,8 @@ class Popper:
         invisible_s: float,
         wait_s: float,
     ) -> PopResult:
-        """Send one pop; queue id -1 means any queue of the broker. Raises the ``BrokerError`` of a refusal, and
-        connection errors."""
+        """Send one pop. Queue id -1 means any queue of the broker. Raises ``BrokerError`` if the broker refuses it,
+        and connection errors."""
         from_newest = self._options.from_where is not ConsumeFromWhere.FIRST_OFFSET
         header = PopMessageRequest(
             consumer_group=self._group,
@@ -140,8 +140,12 @@ class Popper:
     async def _matching(
         self, messages: list[PoppedMessage], subscription: SubscriptionData
     ) -> list[PoppedMessage]:
-        """The broker compares only hashes of tags. A message with another tag is not for us, and no other member will
-        acknowledge it; one from the retry topic was ours before."""
+        """Returns the messages whose tags match.
+
+        The broker compares only hashes of tags. A message with another tag is acknowledged, because it is not for us
+        and no other member will acknowledge it. Messages from the retry topic are not checked, because they were ours
+        before.
+        """
         tags = {tag.encode() for tag in subscription.tags_set}
         kept = []
         for message in messages:
@@ -152,7 +156,7 @@ class Popper:
         return kept
 
     async def _pass_over(self, queue: MessageQueue, receipt: str) -> None:
-        """Acknowledge a message that is not delivered. If that fails, it is redelivered when its time is over."""
+        """Acknowledge a message that is not delivered. If that fails, it is redelivered after its invisible time."""
         try:
             await self._acknowledge(queue, receipt)
         except OrbitError as error:
@@ -161,7 +165,7 @@ class Popper:
     async def has_messages(
         self, queue: MessageQueue, subscription: SubscriptionData, *, wait_s: float
     ) -> bool:
-        """Wait until a pop would bring something, at most ``wait_s``."""
+        """Wait up to ``wait_s`` until a pop would return messages. Returns whether it would."""
         header = NotificationRequest(
             consumer_group=self._group,
             topic=queue.topic,
@@ -185,8 +189,8 @@ class Popper:
         return await self._instance.call(address, code, header, timeout_s=wait_s + _ANSWER_S)
 
     async def ack(self, message: PoppedMessage) -> None:
-        """Finish the message. Raises the ``BrokerError`` of a refusal, and connection errors. A late acknowledgement
-        is accepted, but the message is redelivered all the same."""
+        """Acknowledge the message. Raises ``BrokerError`` if the broker refuses, and connection errors. The broker
+        accepts a late acknowledgement, but still redelivers the message."""
         await self._acknowledge(message.queue, message.receipt)
 
     async def _acknowledge(self, queue: MessageQueue, receipt: str) -> None:
@@ -203,7 +207,7 @@ class Popper:
         await self._instance.ask(address, RequestCode.ACK_MESSAGE, header)
 
     def _real_topic(self, queue: MessageQueue, kind: str) -> str:
-        """The topic in which the broker stores messages of this kind."""
+        """Returns the topic in which the broker stores messages of this kind."""
         if kind == "0":
             return queue.topic
         return pop_retry_topic(queue.topic, self._group, version_2=kind == "2")
@@ -211,8 +215,8 @@ class Popper:
     async def change_invisible(
         self, message: PoppedMessage, invisible_s: float, *, counted: bool = True
     ) -> None:
-        """Hide the message for this time from now on; its receipt is replaced. Raises like ``ack``. Unless it is
-        ``counted``, the next delivery does not count as another attempt (brokers of 5.5)."""
+        """Hide the message for this time, counted from now, and replace its receipt. Raises like ``ack``. Unless
+        ``counted`` is set, the next delivery does not count as another attempt (brokers from 5.5 on)."""
         header = ChangeMessageInvisibletimeRequest(
             consumer_group=self._group,
             topic=message.real_topic,
@@ -241,7 +245,7 @@ class Popper:
         return await self._instance.address_for(message.queue.broker_name, message.queue.topic)
 
     def _messages(self, queue: MessageQueue, answer: Frame) -> tuple[list[PoppedMessage], list[str]]:
-        """The messages to deliver, and the receipts of damaged ones."""
+        """Returns the messages to deliver, and the receipts of the damaged ones."""
         header = decode_header(PopMessageResponse, answer)
         starts = _starts(header.start_offset_info or "")
         records, damaged, fault = self._reader.read(queue, answer.body)
@@ -267,7 +271,7 @@ class Popper:
 
 
 class _Place(NamedTuple):
-    """Where a popped message is stored."""
+    """The location of a popped message."""
 
     kind: str
     queue_id: int
@@ -280,7 +284,7 @@ def _place(receipt: str) -> _Place:
 
 
 def _places(text: str) -> Iterator[_Place]:
-    """The places of an answer's messages, in its order."""
+    """Yields the locations of a response's messages, in the order of the messages."""
     for entry in filter(None, text.split(";")):
         try:
             kind, queue_id, offsets = entry.split(" ")
@@ -291,7 +295,7 @@ def _places(text: str) -> Iterator[_Place]:
 
 
 def _starts(text: str) -> dict[tuple[str, int], str]:
-    """Where the read of each queue began, by kind of topic and queue id."""
+    """Returns the offset where the read of each queue began, by kind of topic and queue id."""
     starts = {}
     for entry in filter(None, text.split(";")):
         fields = entry.split(" ")
@@ -304,7 +308,8 @@ def _starts(text: str) -> dict[tuple[str, int], str]:
 def _receipt(
     record: Record, queue: MessageQueue, header: PopMessageResponse, starts: dict[tuple[str, int], str]
 ) -> tuple[str, str]:
-    """Kind of topic and receipt: as sent by the broker, or built from the answer's fields."""
+    """Returns the kind of topic and the receipt of a message. The receipt is the one sent by the broker, or is built
+    from the response's fields."""
     given = record.find(_POP_CK)
     if given is not None:
         receipt = given.decode("utf-8", "replace")

@@ -21,7 +21,7 @@ PULL_EXPIRY_MS: Final = 120_000
 
 
 class ProcessQueue:
-    """Messages that were pulled and are not finished, and the queue's offsets. Owned by one event loop."""
+    """Messages of a queue that were pulled and are not finished, and the queue's offsets. Owned by one event loop."""
 
     __slots__ = (
         "_order",
@@ -88,7 +88,7 @@ class ProcessQueue:
         self._room: asyncio.Future[None] | None = None
 
     def put(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Keep pulled messages, in the order of their offsets."""
+        """Add pulled messages, in the order of their offsets."""
         table, order = self.messages, self._order
         size = 0
         for message in messages:
@@ -102,7 +102,7 @@ class ProcessQueue:
         self.size += size
 
     def remove(self, messages: Iterable[ReceivedMessage]) -> int:
-        """Finish messages; returns the offset up to which all are finished, or -1 if there were none."""
+        """Finish messages. Returns the offset up to which all messages are finished, or -1 if there were none."""
         table = self.messages
         if not table:
             return -1
@@ -115,14 +115,14 @@ class ProcessQueue:
         return self.first_offset()
 
     def first_offset(self) -> int:
-        """The oldest unfinished offset, or the one after the newest when all are finished."""
+        """Returns the oldest unfinished offset, or the one after the newest message if all are finished."""
         order, table = self._order, self.messages
         while order and order[0] not in table:
             order.popleft()
         return order[0] if order else self.max_offset + 1
 
     def first(self) -> ReceivedMessage | None:
-        """The oldest unfinished message."""
+        """Returns the oldest unfinished message; None if all are finished."""
         self.first_offset()
         return self.messages[self._order[0]] if self._order else None
 
@@ -139,7 +139,7 @@ class ProcessQueue:
 
     @property
     def full(self) -> bool:
-        """Too much is cached to pull more."""
+        """Whether too many messages or bytes are cached to pull more."""
         return (
             len(self.messages) + len(self.consuming) > self.count_max
             or self.size > self.bytes_max
@@ -147,7 +147,7 @@ class ProcessQueue:
         )
 
     async def wait_for_room(self) -> None:
-        """Return when enough messages are finished, or immediately when the queue is dropped."""
+        """Wait until enough messages are finished. Returns immediately if the queue is dropped."""
         if self.dropped or self.ending or not self.full:
             return
         if self._room is None:
@@ -159,7 +159,7 @@ class ProcessQueue:
             self.waiting = False
 
     def end(self) -> None:
-        """Start no more handlers; wakes the loop that waits for room."""
+        """Start no more handlers, and wake the loop that waits for room."""
         self.ending = True
         self._wake()
 
@@ -169,17 +169,18 @@ class ProcessQueue:
         self._room = None
 
     def drop(self) -> None:
-        """Mark it as no longer ours; wakes the loop that waits for room."""
+        """Mark the queue as no longer ours, and wake the loop that waits for room."""
         self.dropped = True
         self.end()
 
     def restart(self) -> None:
-        """Drop it because its topic was deleted: its offsets mean nothing in a topic of the same name."""
+        """Drop the queue because its topic was deleted. Its offsets have no meaning in a new topic of the same
+        name."""
         self.restarting = True
         self.drop()
 
     def clear(self) -> None:
-        """Forget all messages."""
+        """Discard all messages."""
         self.messages.clear()
         self.consuming.clear()
         self._order.clear()
@@ -189,7 +190,7 @@ class ProcessQueue:
     # -- one at a time, in order -----------------------------------------------------------------------
 
     def take(self, count: int) -> list[ReceivedMessage]:
-        """The next messages to consume; they stay in memory until ``commit`` or ``put_back``."""
+        """Returns the next messages to consume. They stay in memory until ``commit`` or ``put_back``."""
         taken: list[ReceivedMessage] = []
         while len(taken) < count and self.messages:
             offset = self.first_offset()
@@ -200,7 +201,7 @@ class ProcessQueue:
         return taken
 
     def put_back(self, messages: list[ReceivedMessage]) -> None:
-        """Make these the next messages to consume."""
+        """Put messages back, as the next ones to consume."""
         for message in reversed(messages):
             offset = message.queue_offset
             self.consuming.pop(offset, None)
@@ -209,7 +210,7 @@ class ProcessQueue:
             self.messages[offset] = message
 
     def commit(self) -> int:
-        """Finish what was taken; returns the next offset to consume, or -1 if nothing was taken."""
+        """Finish the messages that were taken. Returns the next offset to consume, or -1 if none were taken."""
         if not self.consuming:
             return -1
         last = max(self.consuming)

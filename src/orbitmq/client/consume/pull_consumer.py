@@ -23,7 +23,7 @@ _SUSPEND_S: Final = 20.0
 
 
 class PullConsumer(ConsumerBase):
-    """Pulls only on request: for tools, and for systems that store offsets themselves."""
+    """Pulls only on request. For tools, and for systems that store offsets themselves."""
 
     consume_type = ConsumeType.ACTIVELY
 
@@ -46,12 +46,12 @@ class PullConsumer(ConsumerBase):
         await self._join()
 
     async def stop(self) -> None:
-        """Leave the brokers."""
+        """Disconnect from the brokers."""
         if self._instance.running:
             await self._instance.stop()
 
     async def register(self, topic: str) -> None:
-        """Register as a reader of a topic, because brokers refuse some calls of unknown groups."""
+        """Register the group as a reader of a topic, because brokers refuse some calls of unknown groups."""
         await self._membership.announce(self._subscriptions.add(topic, "*", sql=False))
 
     async def pull(
@@ -64,7 +64,7 @@ class PullConsumer(ConsumerBase):
         sql: bool = False,
         block: bool = False,
     ) -> PullResult:
-        """Messages from ``offset`` on; ``block`` lets the broker wait up to 20 s for one."""
+        """Pull messages from ``offset`` on. With ``block`` the broker waits up to 20 s for a message."""
         subscription = parse_subscription(queue.topic, expression, SQL92 if sql else TAG, 0)
         flags = PullFlag.SUBSCRIPTION | (PullFlag.SUSPEND if block else PullFlag(0))
         if self._instance.book.broker(queue.broker_name) is None:
@@ -75,10 +75,10 @@ class PullConsumer(ConsumerBase):
         )
 
     async def update_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Store the group's offset."""
+        """Store the group's offset of a queue."""
         self._offsets.store.update(queue, offset, increase_only=False)
         await self._offsets.store.persist([queue], wait=True)
 
     async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
-        """Have a message redelivered to the group through its retry topic."""
+        """Have a message redelivered to the group through its retry topic. Returns False if that failed."""
         return await self._send_back.send_back(message, Outcome(0, delay_level))

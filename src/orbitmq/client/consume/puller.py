@@ -1,4 +1,4 @@
-"""Single pulls: the request and the parsed answer (Apache: ``PullAPIWrapper``)."""
+"""Single pulls: the request and the parsed response (Apache: ``PullAPIWrapper``)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _INNER: Final = 0xC0
 
 
 class PullStatus(Enum):
-    """How a pull ended."""
+    """The outcome of a pull."""
 
     FOUND = ResponseCode.SUCCESS
     NO_NEW = ResponseCode.PULL_NOT_FOUND
@@ -67,7 +67,7 @@ class PullResult(msgspec.Struct):
 
 
 class _Fault(NamedTuple):
-    """Describes an answer that could be read only in part."""
+    """Why a response could be read only in part."""
 
     error: RecordError
     answer_end: int
@@ -100,10 +100,10 @@ class Puller:
         max_count: int | None = None,
         suspend_s: float | None = None,
     ) -> PullResult:
-        """Pull once. Raises the ``BrokerError`` of a refusal, and connection errors.
+        """Pull once. Raises ``BrokerError`` if the broker refuses, and connection errors.
 
-        Damaged messages are left out. One that makes the rest of the answer unreadable is pulled alone, because then
-        the broker says where the next one begins.
+        Damaged messages are left out. A damaged message that makes the rest of the response unreadable is pulled
+        alone, because the broker then returns the offset of the next message.
         """
         result, fault = await self._ask(
             queue,
@@ -199,12 +199,13 @@ class Puller:
         return found
 
     def is_deleted(self, queue: MessageQueue, error: OrbitError) -> bool:
-        """Whether a pull failed because its master does not have the topic. A slave may only not have it yet, and a
-        name server may be empty after a restart."""
+        """Whether a pull failed because the topic was deleted: the queue's master does not have it. A slave may not
+        have the topic yet, and a name server may be empty after a restart."""
         return isinstance(error, TopicNotFound) and self._asked.get(queue) == MASTER_ID
 
     async def failed(self, queue: MessageQueue, offset: int, error: OrbitError) -> None:
-        """After a failed pull: refresh the route if it may be out of date, log (rate-limited), and pause."""
+        """Handle a failed pull: refresh the route if it may be out of date, log the error (rate-limited), and
+        pause."""
         instance = self._instance
         if isinstance(error, SubscriptionNotExist | SubscriptionNotLatest):
             # The broker does not know our present subscription, for example after its restart.
@@ -246,7 +247,8 @@ class Puller:
         return result, None
 
     def _unwrapped(self, queue: MessageQueue, records: list[Record], header: AnswerFields) -> list[Record]:
-        """Unpack records that hold several messages, with the offsets of the logical queue."""
+        """Returns the records, with those that contain several messages unpacked. Offsets are those of the logical
+        queue."""
         if any(record.sys_flag & _INNER for record in records):
             wrapped, records = records, []
             for record in wrapped:

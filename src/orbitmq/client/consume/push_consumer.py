@@ -1,7 +1,8 @@
-"""The push consumer: messages come to handlers (Apache: ``DefaultMQPushConsumer``).
+"""The push consumer: calls handlers with messages (Apache: ``DefaultMQPushConsumer``).
 
-The consumer is a front for its parts: ``membership`` joins the group, ``assignment`` takes queues, ``fetching`` or
-``pop_mode`` gets their messages, ``delivery`` calls the handlers, ``settling`` commits or sends back.
+The consumer is a facade for its parts: ``membership`` joins the group, ``assignment`` takes queues, ``fetching`` or
+``pop_mode`` fetches their messages, ``delivery`` calls the handlers, ``settling`` commits messages or sends them
+back.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class PushConsumer(AssignedConsumer):
         async with consumer:
             await asyncio.Event().wait()
 
-    A handler that returns has consumed the message; one that raises gets it again later (``RetryLater`` says when),
-    at most 16 times. Without handlers the consumer is iterated: ``async for message in consumer``; asking for the
-    next message acknowledges the one before.
+    When a handler returns, the message is consumed. When it raises an exception, the message is redelivered later, at
+    most 16 times; ``RetryLater`` sets the delay. Without handlers the consumer is iterated: ``async for message in
+    consumer``. Requesting the next message acknowledges the previous one.
     """
 
     def __init__(
@@ -112,12 +113,13 @@ class PushConsumer(AssignedConsumer):
         type: Any = None,  # noqa: A002 - what a reader of the call expects it to be named
         decode: Decode | None = None,
     ) -> None:
-        """Consume a topic: all of it, some tags (``"A || B"``), by an SQL92 expression over properties, or what a
-        class selects that a filter server runs.
+        """Subscribe to a topic. The expression is ``*``, tags (``"A || B"``), an SQL92 expression over properties, or
+        a class that a filter server runs.
 
-        ``handler`` gets one message, or a list of up to ``batch_size`` if that is given; with ``type`` the JSON body
-        as a value of that type, with ``decode`` what that function makes of the body. A second parameter gets a
-        ``HandlerContext``. Also possible while running; all members of a group must subscribe alike.
+        ``handler`` gets one message, or a list of up to ``batch_size`` messages if that is set. With ``type`` it gets
+        the JSON body as a value of that type, and with ``decode`` the value that this function returns for the body.
+        A second parameter gets a ``HandlerContext``. Topics may also be subscribed while the consumer runs. All
+        members of a group must have the same subscriptions.
         """
         checked = None
         if handler is not None:
@@ -155,7 +157,7 @@ class PushConsumer(AssignedConsumer):
         type: Any = None,  # noqa: A002 - as in ``subscribe``
         decode: Decode | None = None,
     ) -> Callable[[F], F]:
-        """Decorator: subscribe and call this function with the messages of the topic."""
+        """Returns a decorator that subscribes to a topic and calls the decorated function with its messages."""
         if callable(topic):
             raise TypeError(f'listen takes a topic: write @consumer.listen("topic") above {name_of(topic)}')
 
@@ -168,11 +170,11 @@ class PushConsumer(AssignedConsumer):
         return decorate
 
     def on_message(self, handler: Listener, *, batch_size: int | None = None) -> None:
-        """Set the handler for every topic that has none of its own."""
+        """Set the handler for all topics that have no handler of their own."""
         self._handlers.default = Handler(handler, batch_size, group=self.group)
 
     def add_hook(self, hook: ConsumeHook) -> None:
-        """Have ``hook`` called around each call of a handler. Only before the start."""
+        """Add a hook, which is called around each call of a handler. Only allowed before the start."""
         if self._instance.running:
             raise ClientStateError("hooks are added before the start")
         self._hooks.append(hook)
@@ -180,7 +182,7 @@ class PushConsumer(AssignedConsumer):
     # -- life ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group. Returns when the first queues are taken."""
+        """Join the group. Returns when the first queues have been taken."""
         wanted = self._subscriptions.wanted
         if not wanted:
             raise ClientStateError("subscribe to a topic before the start")
@@ -208,9 +210,9 @@ class PushConsumer(AssignedConsumer):
             start(every(period_s, lambda: self._settling.send_back_expired(held)), "expired-messages")
 
     async def stop(self) -> None:
-        """Stop pulling, let handlers end (at most ``close_wait_s``), store the offsets, leave the group.
+        """Stop pulling, wait up to ``close_wait_s`` for handlers, store the offsets and leave the group.
 
-        Called by a handler it returns immediately, and the rest happens when the handler is done.
+        Called by a handler, it returns immediately, and the stop completes when the handler has returned.
         """
         if not self._instance.running and self._stopping is None:
             return
@@ -237,8 +239,8 @@ class PushConsumer(AssignedConsumer):
 
     @property
     def fault(self) -> str:
-        """Why nothing is consumed; empty if nothing is wrong. Either the consumer is stopped, no broker answered its
-        last heartbeat, or handlers are running and none has finished for ``consume_timeout_s``."""
+        """The reason why nothing is consumed; empty if nothing is wrong. Either the consumer is stopped, or no broker
+        answered its last heartbeat, or handlers are running and none has finished for ``consume_timeout_s``."""
         if not self._instance.running:
             return "the consumer is not running"
         if self._instance.leaving:
@@ -257,20 +259,22 @@ class PushConsumer(AssignedConsumer):
         return self._delivery.handles_here
 
     def suspend(self) -> None:
-        """Pull nothing until ``resume``; messages already here are still handled."""
+        """Stop pulling until ``resume``. Messages that have already arrived are still handled."""
         self._fetching.suspended = self._pops.suspended = True
 
     def resume(self) -> None:
-        """Pull again."""
+        """Continue pulling."""
         self._fetching.suspended = self._pops.suspended = False
 
     # -- iteration -------------------------------------------------------------------------------------
 
     def messages(self, *, auto_ack: bool = True) -> Cursor:
-        """Iterate over incoming messages: ``async for message in consumer.messages()``. Only without handlers.
+        """Iterate over incoming messages: ``async for message in consumer.messages()``. Only allowed without
+        handlers.
 
-        Asking for the next message finishes the previous one, unless ``message.ack()``, ``retry()`` or
-        ``dead_letter()`` did; with ``auto_ack=False`` only those do. The iteration ends when the consumer stops.
+        Requesting the next message finishes the previous one, unless ``message.ack()``, ``retry()`` or
+        ``dead_letter()`` already did. With ``auto_ack=False`` only these calls finish messages. The iteration ends
+        when the consumer stops.
         """
         if self._delivery.inbox is None:
             raise ClientStateError("a consumer with handlers, or one not started, cannot be iterated")

@@ -1,4 +1,4 @@
-"""Locks of queues in their brokers, for consumers that handle the messages of a queue in order."""
+"""Locks queues in their brokers, for consumers that handle the messages of a queue in order."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 class QueueLocks:
-    """Locks for one consumer. A broker lets a lock expire that is not renewed."""
+    """Locks queues for one consumer. A broker lets a lock expire if it is not renewed."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
         self._instance = membership.instance
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues; returns those that are locked now. Failures are logged."""
+        """Lock queues. Returns those that are locked now. Failures are logged."""
         locked: set[MessageQueue] = set()
         for broker_name, wanted in _by_broker(queues).items():
             try:
@@ -45,7 +45,7 @@ class QueueLocks:
         return locked
 
     async def unlock(self, queues: Iterable[MessageQueue], *, wait: bool = False) -> None:
-        """Unlock queues; with ``wait`` the brokers have answered when this returns. Failures are logged."""
+        """Unlock queues. With ``wait`` this returns when the brokers have answered. Failures are logged."""
         for broker_name, ours in _by_broker(queues).items():
             send = self._instance.call if wait else self._instance.tell
             try:
@@ -66,12 +66,12 @@ class QueueLocks:
             held.last_lock_ms = self._membership.steady.now_ms()
 
     async def renew(self, held: ProcessQueue) -> bool:
-        """Lock one queue again; returns whether it is locked."""
+        """Renew the lock of one queue. Returns whether it is locked."""
         self.mark(held, locked=held.queue in await self.lock([held.queue]))
         return held.locked
 
     async def renew_all(self, table: Mapping[MessageQueue, ProcessQueue]) -> None:
-        """Lock all queues of an assignment again."""
+        """Renew the locks of all queues of an assignment."""
         queues = list(table)
         locked = await self.lock(queues)
         for queue in queues:

@@ -1,4 +1,4 @@
-"""Offsets of queues: what their brokers hold, and where consuming a queue begins."""
+"""Queries the offsets of queues, and determines where consuming a queue begins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _HALF_AN_HOUR_MS: Final = 30 * 60 * 1000
 
 
 class QueueOffsets:
-    """Offsets for one consumer. Every method raises the ``BrokerError`` of a refusal, and connection errors."""
+    """The offsets of queues, for one consumer. Every method raises ``BrokerError`` if a broker refuses, and
+    connection errors."""
 
     def __init__(self, membership: Membership, store: OffsetStore) -> None:
         self._membership = membership
@@ -35,21 +36,22 @@ class QueueOffsets:
         """By topic: queues of which the group had no offset when it began with the topic."""
 
     async def lowest(self, queue: MessageQueue) -> int:
-        """The oldest offset the broker still has."""
+        """Returns the oldest offset that the broker still has."""
         header = GetMinOffsetRequest(
             topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
         return await self._ask(queue, RequestCode.GET_MIN_OFFSET, header)
 
     async def end(self, queue: MessageQueue) -> int:
-        """The offset the next message of the queue will get."""
+        """Returns the offset that the next message of the queue will get."""
         header = GetMaxOffsetRequest(
             topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
         return await self._ask(queue, RequestCode.GET_MAX_OFFSET, header)
 
     async def at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at that time or later."""
+        """Returns the offset of the first message stored at or after ``timestamp_ms`` (milliseconds since the
+        epoch)."""
         header = SearchOffsetByTimestampRequest(
             topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, broker_name=queue.broker_name
         )
@@ -61,7 +63,8 @@ class QueueOffsets:
         return decode_header(OffsetResponse, await instance.ask(address, code, header)).offset
 
     async def start(self, queue: MessageQueue) -> int:
-        """Where consuming a queue begins: at the group's offset, or where the options say."""
+        """Returns the offset where consuming a queue begins: the group's offset or, if there is none, the one that
+        the options select."""
         options = self._membership.options
         where = options.from_where
         retry = is_retry_topic(queue.topic)
@@ -85,10 +88,10 @@ class QueueOffsets:
         )
 
     async def _is_new_to(self, queue: MessageQueue) -> bool:
-        """Whether ``start`` was given and applies: the group has no offset of any queue of the topic.
+        """Whether the option ``start`` is set and applies, because the group has no offset of any queue of the topic.
 
-        Otherwise a queue without an offset was created later, and the broker's answer makes sure that the group
-        misses none of its messages.
+        If the group has offsets of other queues, a queue without an offset was created later. Then the broker's
+        answer makes sure that the group misses none of its messages.
         """
         membership = self._membership
         if membership.options.start is None or is_retry_topic(queue.topic):

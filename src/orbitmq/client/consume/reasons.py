@@ -1,4 +1,4 @@
-"""The text that says why a handler failed: exception type, message, and place in the user's code."""
+"""Describes why a handler failed: exception type, message, and location in the user's code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def _place(traceback: TracebackType | None) -> str:
-    """The innermost frame outside libraries; in an installed application, its outermost one; else empty."""
+    """Returns the innermost frame outside libraries. In an installed application, where there is no such frame,
+    returns the outermost frame; empty if there is none."""
     outermost = innermost = ""
     while traceback is not None:
         code = traceback.tb_frame.f_code

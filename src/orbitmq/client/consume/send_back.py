@@ -49,11 +49,11 @@ class SendBack:
         self._sender = Sender(instance, CLIENT_INNER_PRODUCER_GROUP, sender_options)
 
     async def send_back(self, message: ReceivedMessage, outcome: Outcome) -> bool:
-        """Have the message redelivered or dead-lettered, with the reason; False when neither the request nor a copy
-        worked.
+        """Have the message redelivered or dead-lettered, with the reason. Returns False if neither the request nor a
+        copy succeeded.
 
-        Apache's brokers ignore the reason in the request, so the last attempt is sent as a copy until the broker has
-        confirmed that it stores reasons. Earlier attempts lose their reasons there.
+        Apache's brokers ignore the reason in the request. So the last attempt is sent as a copy until the broker has
+        confirmed that it stores reasons. On such brokers the reasons of earlier attempts are lost.
         """
         name = message.queue.broker_name
         if outcome.reason and name not in self._keeps_reasons and self.is_last(message, outcome):
@@ -88,11 +88,12 @@ class SendBack:
         return True
 
     def is_last(self, message: ReceivedMessage, outcome: Outcome) -> bool:
-        """Whether the message becomes a dead letter."""
+        """Whether the message will be dead-lettered."""
         return message.reconsume_times >= self.reconsume_max or outcome.delay_level < 0
 
     async def send_copy(self, message: ReceivedMessage, reconsume_max: int, outcome: Outcome) -> bool:
-        """Send the message to the retry topic as a new one; the broker dead-letters it at the retry limit."""
+        """Send the message to the retry topic as a new message, which the broker dead-letters at the retry limit.
+        Returns False if that failed."""
         topic = retry_topic(self._group)
         pairs = dict(message.properties)
         for name in (Property.TRANSACTION_PREPARED, Property.DELAY, Property.MIN_OFFSET, Property.MAX_OFFSET):
@@ -126,7 +127,8 @@ class SendBack:
         return True
 
     async def reply(self, message: ReceivedMessage, value: Any) -> None:
-        """Answer a request with its handler's result: bytes, text, a message made by ``reply``, else JSON."""
+        """Answer a request with its handler's result. The result may be bytes, text or a message created by
+        ``message.reply``; any other value is sent as JSON."""
         answer = value
         if not isinstance(value, Message):
             body = value if isinstance(value, bytes | str) else json_bytes(value)
@@ -135,11 +137,12 @@ class SendBack:
 
 
 def _encode_with_reason(pairs: dict[str, str], reason: str) -> bytes:
-    """Properties with the reason, or without it if they would be too long. Raises ``RecordError``."""
+    """Returns the encoded properties with the reason, or without it if they would be too long. Raises
+    ``RecordError``."""
     raw = encode_properties({name: value for name, value in pairs.items() if name != REASON})
     return set_property(raw, REASON.encode(), reason_bytes(reason, len(raw)))
 
 
 def _origin_topic(message: ReceivedMessage) -> str:
-    """The topic, as on the wire, that the message was first sent to."""
+    """Returns the topic the message was first sent to, as it appears on the wire."""
     return message.get(Property.RETRY_TOPIC) or message.record.topic

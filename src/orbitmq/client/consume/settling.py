@@ -1,4 +1,4 @@
-"""Settles messages after their handler: finished, redelivered, dead-lettered, answered."""
+"""Settles messages after their handler: finishes, redelivers, dead-letters or answers them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Settling:
     # -- success ---------------------------------------------------------------------------------------
 
     def finish(self, held: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        """Commit finished messages, or acknowledge popped ones."""
+        """Finish messages: record their offsets, or acknowledge them if they were popped."""
         offset = held.remove(messages)
         if isinstance(held, PopQueue):
             held.mode.done(messages)
@@ -55,7 +55,7 @@ class Settling:
             self._store.update(held.queue, offset)
 
     def commit(self, held: ProcessQueue, offset: int | None = None) -> None:
-        """Orderly: commit what was taken of a queue, except for messages from ``offset`` on."""
+        """Commit the messages taken from an orderly queue. Messages from ``offset`` on are not committed."""
         end = held.commit()
         if offset is None:
             offset = end
@@ -67,8 +67,8 @@ class Settling:
     async def finish_other(
         self, held: ProcessQueue, messages: list[ReceivedMessage], outcome: Outcome
     ) -> list[ReceivedMessage]:
-        """After a handler that did not simply succeed. Returns the messages that no broker took back, to be handled
-        again here."""
+        """Settle messages whose handler did not succeed for all of them. Returns the messages that no broker took
+        back and that must be handled again here."""
         if outcome.reply is not None:
             await self.answer(messages, outcome)
         finished = list(messages if outcome.done < 0 else messages[: outcome.done])
@@ -94,14 +94,15 @@ class Settling:
         return again
 
     async def _send_again(self, message: ReceivedMessage, outcome: Outcome) -> bool:
-        """Return a failed message to the broker for another attempt, or dead-letter it."""
+        """Return a failed message to the broker for another attempt, or dead-letter it. Returns False if that
+        failed."""
         if self._send_back.is_last(message, outcome):
             self._log_event("dead letter", message, outcome)
         return await self._send_back.send_back(message, outcome)
 
     async def give_up(self, message: ReceivedMessage, outcome: Outcome) -> bool:
-        """Orderly: dead-letter a message, so that it no longer blocks those behind it. False when that did not
-        work."""
+        """Dead-letter a message of an orderly queue, so that it no longer blocks those behind it. Returns False if
+        that failed."""
         self._log_event("dead letter", message, outcome)
         return await self._send_back.send_copy(message, self._options.reconsume_max, outcome)
 
@@ -127,7 +128,7 @@ class Settling:
     # -- requests --------------------------------------------------------------------------------------
 
     async def answer(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        """Send what the handler of a request returned. If that fails, the requester's call times out."""
+        """Send the reply that a request handler returned. If that fails, the requester's call times out."""
         try:
             await self._send_back.reply(messages[0], outcome.reply)
         except (OrbitError, TypeError, ValueError) as error:
@@ -148,7 +149,8 @@ class Settling:
         )
 
     def log_failure(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        """Log a kind of failure at most once per interval, with a traceback if there is one."""
+        """Log a handler's failure, at most once per interval for each topic and exception type, with the traceback if
+        there is one."""
         if isinstance(outcome.error, RetryLater):
             return  # asked for, not an accident
         message, error = messages[0], outcome.error

@@ -1,6 +1,6 @@
-"""Messages received and acknowledged one by one, over remoting (``SimpleConsumer`` of Apache's 5.x clients).
+"""Receives and acknowledges messages one by one, over remoting (``SimpleConsumer`` of Apache's 5.x clients).
 
-The broker distributes the messages, so there is no rebalance, and any number of consumers may share one queue.
+The broker distributes the messages, so there is no rebalancing, and any number of consumers may share one queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Place = tuple[MessageQueue, SubscriptionData]
 
 
 class SimpleConsumer(ConsumerBase):
-    """Receives when asked, and acknowledges when told.
+    """Receives and acknowledges messages on request.
 
     ::
 
@@ -74,7 +74,8 @@ class SimpleConsumer(ConsumerBase):
     # -- subscriptions and life ------------------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: str = "*", *, sql: bool = False) -> None:
-        """Receive a topic: all of it, some tags (``"A || B"``), or by an SQL92 expression. Also while running."""
+        """Subscribe to a topic. The expression is ``*``, tags (``"A || B"``), or an SQL92 expression. Also allowed
+        while running."""
         wire_topic = self._subscriptions.add(topic, expression, sql=sql)
         if self._instance.running:
             self._instance.tasks.start(self._membership.announce(wire_topic), "subscribe")
@@ -88,7 +89,8 @@ class SimpleConsumer(ConsumerBase):
         await self._join()
 
     async def stop(self) -> None:
-        """Leave the group. Received messages that are not acknowledged are redelivered after their invisible time."""
+        """Leave the group. Messages that were received and not acknowledged are redelivered after their invisible
+        time."""
         if self._instance.running:
             await self._instance.stop()
 
@@ -97,9 +99,9 @@ class SimpleConsumer(ConsumerBase):
     async def receive(
         self, max_count: int = 16, *, invisible_s: float | None = None, wait_s: float | None = None
     ) -> list[PoppedMessage]:
-        """Up to ``max_count`` (at most 32) messages; an empty list when none arrived within ``wait_s``.
+        """Returns up to ``max_count`` messages (at most 32); an empty list if none arrived within ``wait_s``.
 
-        Raises the error of the last broker when none could be reached, and ``ClientClosedError`` before the start and
+        Raises the error of the last broker if none could be reached, and ``ClientClosedError`` before the start and
         as soon as the consumer is stopped.
         """
         if not 1 <= max_count <= _COUNT_MAX:
@@ -150,11 +152,11 @@ class SimpleConsumer(ConsumerBase):
                 await self._wait_for_any(places, left_s)
 
     async def _pause(self, wait_s: float) -> None:
-        """Sleep, at most until the consumer is stopped."""
+        """Sleep for ``wait_s``, or until the consumer is stopped."""
         await asyncio.wait([self._instance.tasks.start(asyncio.sleep(wait_s), "pause")])
 
     async def _places(self) -> list[Place]:
-        """Each topic on each of its brokers, starting at another one each time."""
+        """Returns every combination of a topic and one of its brokers. Each call starts with another combination."""
         book = self._instance.book
         if not all(book.subscribe.get(topic) for topic in self._subscriptions.wanted):
             await self._membership.refresh_missing()
@@ -170,7 +172,7 @@ class SimpleConsumer(ConsumerBase):
         return found
 
     async def _wait_for_any(self, places: list[Place], wait_s: float) -> None:
-        """Return when one of the brokers has messages."""
+        """Wait until one of the brokers has messages."""
         tasks = [
             self._instance.tasks.start(self._waited(queue, subscription, wait_s), "wait-for-messages")
             for queue, subscription in places
@@ -189,24 +191,25 @@ class SimpleConsumer(ConsumerBase):
             await asyncio.sleep(min(wait_s, _AFTER_ERROR_S))
 
     async def ack(self, message: PoppedMessage) -> None:
-        """Finish the message. Raises the ``BrokerError`` of a refusal, and connection errors."""
+        """Acknowledge the message. Raises ``BrokerError`` if the broker refuses, and connection errors."""
         await self._popper.ack(message)
 
     async def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
-        """Acknowledge several; raises the first error after all were tried."""
+        """Acknowledge several messages. All are tried, then the first error is raised."""
         results = await asyncio.gather(*map(self._popper.ack, messages), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
     async def change_invisible(self, message: PoppedMessage, invisible_s: float) -> None:
-        """Hide the message for this time from now on: longer to keep working on it, 0 to have it redelivered
-        immediately."""
+        """Set how long the message stays invisible, counted from now. Use a longer time to keep working on it, or 0
+        to have it redelivered immediately."""
         await self._popper.change_invisible(message, _seconds("invisible_s", invisible_s))
 
 
 def _seconds(name: str, value: Any) -> float:
-    """A duration for a broker. Raises ``ConfigError``, like the option of the same meaning."""
+    """Returns ``value`` in seconds, checked against the limits for a broker. Raises ``ConfigError``, like the option
+    of the same meaning."""
     if type(value) is bool or not isinstance(value, Real):
         raise ConfigError(f"{name} is {value!r}; a number is accepted")
     seconds = float(value)

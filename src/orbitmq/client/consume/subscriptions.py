@@ -1,4 +1,4 @@
-"""The subscriptions of one consumer: what it wants of each topic, and which version brokers know."""
+"""The subscriptions of one consumer: its filter for each topic, and the version that brokers know."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Subscriptions"]
 
 
 class Subscriptions:
-    """Keys are topics as brokers name them, with the namespace."""
+    """Subscriptions by topic. The keys are topics as brokers name them, with the namespace."""
 
     def __init__(self, namespace: str, clock: Clock) -> None:
         self._namespace = namespace
@@ -28,7 +28,7 @@ class Subscriptions:
         self._assigned: dict[str, SubscriptionData] = {}
 
     def wire(self, topic: str) -> str:
-        """A user's topic as brokers name it."""
+        """Returns a topic as brokers name it, with the namespace."""
         return wrap_namespace(self._namespace, topic)
 
     def _checked(self, topic: str) -> str:
@@ -38,7 +38,7 @@ class Subscriptions:
         return wire_topic
 
     def topics(self) -> set[str]:
-        """The topics whose routes are needed."""
+        """Returns the topics whose routes are needed."""
         return self.wanted.keys() | self._assigned.keys()
 
     # -- what the user wants ---------------------------------------------------------------------------
@@ -77,11 +77,12 @@ class Subscriptions:
     # -- what brokers know -----------------------------------------------------------------------------
 
     def for_pull(self, topic: str) -> SubscriptionData | None:
-        """The subscription to pull with: the one that brokers know, because they refuse unknown versions."""
+        """Returns the subscription to pull with; None if the topic is not subscribed. It is the version that brokers
+        know, because they refuse unknown versions."""
         return self._announced.get(topic) or self.wanted.get(topic) or self._assigned.get(topic)
 
     def renew(self, topic: str) -> SubscriptionData | None:
-        """Give a topic's subscription a new version. Pulls use it after ``announced``."""
+        """Give a topic's subscription a new version, and return it. Pulls use it after ``announced``."""
         subscription = self.wanted.get(topic)
         if subscription is None:
             return None
@@ -92,6 +93,6 @@ class Subscriptions:
         return renewed
 
     def announced(self, topic: str) -> None:
-        """Use the topic's present subscription in pulls, because a heartbeat has announced it."""
+        """Use the topic's current subscription in pulls, because a heartbeat has announced it."""
         if topic in self.wanted:
             self._announced[topic] = self.wanted[topic]

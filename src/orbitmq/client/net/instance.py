@@ -53,20 +53,20 @@ _serial: Final = itertools.count(1)
 
 
 class Member(Protocol):
-    """A producer or consumer as its instance sees it."""
+    """A producer or consumer, as its instance sees it."""
 
     def topics(self) -> set[str]:
-        """Topics whose routes it needs."""
+        """Returns the topics whose routes the member needs."""
 
     def producer_data(self) -> ProducerData | None:
-        """The producer part of its heartbeat."""
+        """Returns the producer part of its heartbeat; None for a consumer."""
 
     def consumer_data(self) -> ConsumerData | None:
-        """The consumer part of its heartbeat."""
+        """Returns the consumer part of its heartbeat; None for a producer."""
 
 
 class ClientInstance:
-    """See the module. ``start`` and ``stop`` may be called once each."""
+    """The network side of one client, as the module describes it. ``start`` and ``stop`` may be called once each."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ClientInstance:
     def start(
         self, routes: Iterable[Route | RawRoute] = (), *, on_routes: Callable[[], None] | None = None
     ) -> None:
-        """Answer the calls of brokers and start the timers. ``on_routes`` is called when the topics' routes were
+        """Accept calls from brokers and start the timers. ``on_routes`` is called when the topics' routes have been
         refreshed. Needs a running loop."""
         if self._rpc is not None or self._stopped:
             raise ClientStateError(f"client {self.client_id} was started before")
@@ -148,13 +148,16 @@ class ClientInstance:
         )
 
     def begin_stop(self) -> None:
-        """Send no more heartbeats. A broker that handles one after our goodbye keeps a member that no longer exists,
-        and its queues have no reader until the broker's timeout of two minutes. Apache's broker handles the two on
-        different threads."""
+        """Stop sending heartbeats.
+
+        If a broker handles a heartbeat after our goodbye, it keeps a member that no longer exists, and its queues are
+        not read until the broker's timeout of two minutes. Apache's broker handles the two requests on different
+        threads.
+        """
         self.leaving = True
 
     async def stop(self) -> None:
-        """Leave the brokers and close every connection."""
+        """Unregister from the brokers and close every connection."""
         self.begin_stop()
         if self._stopped or self._rpc is None:
             self._stopped = True
@@ -172,11 +175,11 @@ class ClientInstance:
 
     @property
     def name_server_sources(self) -> list[str]:
-        """The addresses, or the page they are read from."""
+        """The addresses of the name servers, or the page they are read from."""
         return [self._page] if self._page else list(self.name_servers)
 
     def check_running(self) -> None:
-        """Raises when the client is not running, or runs in another process."""
+        """Raise an error if the client is not running, or runs in another process."""
         if self._rpc is None or self._stopped:
             raise ClientClosedError(
                 f"client {self.client_id} is {'stopped' if self._stopped else 'not started'}"
@@ -186,7 +189,7 @@ class ClientInstance:
 
     @property
     def rpc(self) -> RpcClient:
-        """The connections. Raises like ``check_running``."""
+        """The client's connections. Raises like ``check_running``."""
         self.check_running()
         assert self._rpc is not None
         return self._rpc
@@ -196,7 +199,7 @@ class ClientInstance:
         return self._rpc is not None and not self._stopped
 
     def forget(self) -> None:
-        """Suppress the warning about a client that was not stopped: its owner has already warned."""
+        """Suppress the warning about a client that was not stopped, because its owner has already logged one."""
         self._warned = True
 
     def __del__(self) -> None:
@@ -209,7 +212,7 @@ class ClientInstance:
     # -- calls -----------------------------------------------------------------------------------------
 
     def fields(self, header: Header | None, body: bytes = b"") -> dict[str, str]:
-        """The extension fields of a request, signed if there are keys."""
+        """Returns the extension fields of a request, signed if the client has keys."""
         fields = {} if header is None else encode_ext(header)
         credentials = self.options.credentials
         return fields if credentials is None else sign(fields, body, credentials)
@@ -223,7 +226,7 @@ class ClientInstance:
         *,
         timeout_s: float | None = None,
     ) -> Frame:
-        """Call a server; returns the answer with any response code."""
+        """Call a server. Returns the response, whatever its response code."""
         wait_s = self.options.call_timeout_s if timeout_s is None else timeout_s
         return await self.rpc.call(address, code, None, body, timeout_s=wait_s, ext=self.fields(header, body))
 
@@ -236,35 +239,37 @@ class ClientInstance:
         *,
         timeout_s: float | None = None,
     ) -> Frame:
-        """Call a server; raises the ``BrokerError`` of a refusal."""
+        """Call a server. Raises ``BrokerError`` if the server refuses the request."""
         answer = await self.call(address, code, header, body, timeout_s=timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise add_hint(error_for_code(answer.code, answer.remark))
         return answer
 
     async def tell(self, address: str, code: int, header: Header | None = None, body: bytes = b"") -> None:
-        """Send a request without an answer."""
+        """Send a oneway request."""
         await self.rpc.notify(address, code, None, body, ext=self.fields(header, body))
 
     def _ask_name_server(self, address: str, code: int, header: Header) -> Awaitable[Frame]:
         return self.call(address, code, header)
 
     async def _look_up_name_servers(self) -> None:
-        """Read the page. Raises ``NameServerError``; known addresses stay in use."""
+        """Read the name server addresses from the page. Raises ``NameServerError``; the known addresses then stay in
+        use."""
         found = split_name_servers(await look_up(self._page, self.options.call_timeout_s))
         if set(found) != set(self.name_servers):
             logger.info("name servers changed page=%s addresses=%s", self._page, ";".join(found))
             self.name_servers[:] = found
 
     def master(self, broker_name: str) -> str:
-        """The address of a master. Raises ``NoMasterError`` when no route names one."""
+        """Returns the address of a broker's master. Raises ``NoMasterError`` if no route names one."""
         address = self.book.master_address(broker_name)
         if address is None:
             raise NoMasterError(f"no master of broker {broker_name} is known")
         return address
 
     async def address_for(self, broker_name: str, topic: str) -> str:
-        """The address of a broker's master, or of any replica. Queries the name server when the broker is unknown."""
+        """Returns the address of a broker's master or, without one, of a replica. Queries the name server if the
+        broker is unknown."""
         address = self.book.any_address(broker_name)
         if address is None:
             await self.book.refresh(topic)
@@ -276,7 +281,7 @@ class ClientInstance:
     # -- routes and heartbeats -------------------------------------------------------------------------
 
     async def refresh_routes(self) -> None:
-        """Fetch the route of every topic in use. Failures are logged and old routes stay."""
+        """Fetch the route of every topic in use. Failures are logged, and the old routes stay."""
         for topic in self._member.topics() | set(self.book.topics):
             try:
                 await self.book.refresh(topic)
@@ -291,8 +296,8 @@ class ClientInstance:
         self.log_limits.warning(logger, key, "route not refreshed topic=%s error=%s", topic, error)
 
     def refresh_soon(self, topic: str) -> None:
-        """Fetch a route in the background, after a request failed as if the route were out of date. At most once per
-        ``_REFRESH_SPACING_S``, however many requests fail."""
+        """Fetch a route in the background, after a request failed as if the route were out of date. Fetches at most
+        once per ``_REFRESH_SPACING_S``, however many requests fail."""
         now = self.clock.monotonic()
         if not self.running or now - self._refreshed_at.get(topic, -1e9) < _REFRESH_SPACING_S:
             return
@@ -312,8 +317,8 @@ class ClientInstance:
             self._on_routes()
 
     async def wait_ready(self, topics: list[str], timeout_s: float, new_queues: int = 0) -> None:
-        """Return when the routes of the topics are known and a master of each answers. Raises ``RequestTimeoutError``
-        with the last failure as its cause."""
+        """Wait until the routes of the topics are known and a master of each topic answers. Raises
+        ``RequestTimeoutError`` with the last failure as its cause."""
         self.check_running()
         deadline = asyncio.get_running_loop().time() + timeout_s
         failure: OrbitError | None = None
@@ -356,7 +361,7 @@ class ClientInstance:
         raise failure
 
     async def _failure_of(self, address: str, body: bytes) -> OrbitError | None:
-        """Returns why a broker does not answer; None if it does."""
+        """Returns the error if a broker does not answer; None if it does."""
         try:
             await self._greet(address, body)
         except OrbitError as error:
@@ -393,7 +398,8 @@ class ClientInstance:
             self.tasks.start(self.heartbeat(), "heartbeat-new-brokers")
 
     def _connection_closed(self, connection: Connection) -> None:
-        """A broker that lost our connection forgets us: register again as soon as it can be reached."""
+        """Register again with a broker as soon as it can be reached, because a broker forgets a client whose
+        connection is lost."""
         address = connection.remote_text
         self._silent.discard(address)
         if self.running and address in self.broker_versions and address not in self._greeting:
@@ -417,9 +423,11 @@ class ClientInstance:
             self._greeting.discard(address)
 
     async def ensure_known(self, wait_s: float | None = None) -> None:
-        """Return when every master of a known route has received a heartbeat, at the latest after ``wait_s``. A
-        broker that did not answer is not waited for again until it answers or its connection ends; the heartbeat
-        timer keeps trying."""
+        """Wait until every master of a known route has received a heartbeat, at most ``wait_s``.
+
+        A broker that did not answer is not waited for again until it answers or its connection ends; the heartbeat
+        timer keeps trying.
+        """
         self.check_running()
         masters = {data.master_address for data in self.book.brokers()} - {None}
         if not masters <= self.broker_versions.keys() | self._silent:
@@ -456,7 +464,7 @@ class ClientInstance:
 
     @property
     def membership_fault(self) -> str:
-        """Why no broker has this client as a member; empty if one answered its last heartbeat."""
+        """The reason why no broker has this client as a member; empty if a broker answered its last heartbeat."""
         known = {address for data in self.book.brokers() for address in data.broker_addrs.values()}
         if not known:
             return "no broker is known"
@@ -485,7 +493,7 @@ class ClientInstance:
 
 
 def _nothing() -> None:
-    """Used when no caller waits for routes."""
+    """Do nothing. Used if no caller waits for routes."""
 
 
 def _packed(address: str) -> bytes:

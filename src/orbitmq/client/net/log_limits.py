@@ -1,4 +1,5 @@
-"""Log lines that repeat: the first immediately, then one per interval with a count."""
+"""Limits repeated log lines: the first is logged immediately, then one per interval with the number of suppressed
+lines."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _KEYS_MAX: Final = 1000
 
 
 class LogLimits:
-    """Limits by key: an outage of one broker is one key, however many queues and attempts notice it."""
+    """Limits log lines by key. An outage of one broker is one key, however many queues and attempts notice it."""
 
     def __init__(self, monotonic: Callable[[], float], period_s: float = PERIOD_S) -> None:
         self._monotonic = monotonic
@@ -21,7 +22,7 @@ class LogLimits:
         self._seen: dict[Hashable, tuple[float, int]] = {}
 
     def log(self, logger: logging.Logger, level: int, key: Hashable, text: str, *arguments: object) -> None:
-        """Log, or count. The first line of a key after a quiet period is logged immediately."""
+        """Log a line, or only count it. The first line of a key after a quiet period is logged immediately."""
         left_out = self._due(key)
         if left_out is None:
             return
@@ -37,7 +38,7 @@ class LogLimits:
         *arguments: object,
         error: BaseException | None,
     ) -> None:
-        """Log an error at WARNING with its traceback."""
+        """Log an error at WARNING with its traceback, limited like ``log``."""
         left_out = self._due(key)
         if left_out is None:
             return
@@ -46,7 +47,8 @@ class LogLimits:
         logger.warning(text, *arguments, exc_info=error)
 
     def _due(self, key: Hashable) -> int | None:
-        """How many lines were suppressed since the last one; None when this one is suppressed too."""
+        """Returns how many lines of the key were suppressed since the last one; None if this one is suppressed
+        too."""
         now = self._monotonic()
         since, left_out = self._seen.get(key, (now - self._period_s, 0))
         if now - since < self._period_s:
@@ -58,5 +60,5 @@ class LogLimits:
         return left_out
 
     def warning(self, logger: logging.Logger, key: Hashable, text: str, *arguments: object) -> None:
-        """Log at WARNING."""
+        """Log a line at WARNING, limited like ``log``."""
         self.log(logger, logging.WARNING, key, text, *arguments)

@@ -1,7 +1,7 @@
-"""Name server addresses from a web page (Apache: ``TopAddressing``, ``HttpTinyClient``).
+"""Reads name server addresses from a web page (Apache: ``TopAddressing``, ``HttpTinyClient``).
 
-Operators who move name servers keep one address fixed: a page whose text is ``host:port;host:port``. The request is
-HTTP/1.0, so the body ends with the connection.
+Operators who move name servers can keep one address fixed: that of a page whose text is ``host:port;host:port``. The
+request is HTTP/1.0, so the response ends when the connection does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_page(text: str) -> bool:
 
 
 async def look_up(url: str, timeout_s: float) -> str:
-    """The addresses on the page. Raises ``NameServerError``."""
+    """Returns the addresses on the page. Raises ``NameServerError`` if the page cannot be read."""
     try:
         async with asyncio.timeout(timeout_s):
             answer = await _fetch(url)

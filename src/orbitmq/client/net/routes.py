@@ -1,4 +1,4 @@
-"""The client's table of topics and brokers, and how it asks name servers (Apache: part of MQClientInstance)."""
+"""The client's table of topics and brokers, and its queries to name servers (Apache: part of MQClientInstance)."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ Find = Callable[[], Awaitable[None]]
 
 
 def split_name_servers(text: str) -> list[str]:
-    """Parse ``host:port;host:port`` (commas too) into addresses, in random order so that clients spread over name
-    servers."""
+    """Returns the addresses in ``host:port;host:port`` (commas are accepted too), in random order so that clients
+    spread over the name servers."""
     servers = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     random.shuffle(servers)
     return servers
 
 
 class RouteBook:
-    """Routes by topic and broker addresses by name. Owned by one event loop."""
+    """Routes by topic, and broker addresses by name. Owned by one event loop."""
 
     def __init__(self, name_servers: list[str], ask: Ask, tasks: TaskOwner, find: Find | None = None) -> None:
-        """``find`` looks up name servers while none is known."""
+        """``find`` looks up name servers as long as none is known."""
         self._servers = name_servers
         self._tasks = tasks
         self._find = find
@@ -60,7 +60,7 @@ class RouteBook:
         return list(self._routes)
 
     def brokers(self) -> list[BrokerData]:
-        """Every broker in some route."""
+        """Returns the brokers of all known routes."""
         return list(self._brokers.values())
 
     def broker(self, name: str) -> BrokerData | None:
@@ -71,15 +71,15 @@ class RouteBook:
         return None if data is None else data.master_address
 
     def any_address(self, broker_name: str) -> str | None:
-        """The master, else any replica."""
+        """Returns the address of a broker's master or, without one, of a replica; None if the broker is unknown."""
         data = self._brokers.get(broker_name)
         if data is None:
             return None
         return data.master_address or next(iter(data.broker_addrs.values()), None)
 
     def address_of_topic(self, topic: str) -> str | None:
-        """The address of a broker to query about groups of the topic: a random broker's master, or a replica if it
-        has none."""
+        """Returns the address of a broker to query about groups of the topic: a random broker's master, or a replica
+        if it has none."""
         route = self._routes.get(topic)
         if route is None or not route.broker_datas:
             return None
@@ -94,8 +94,11 @@ class RouteBook:
         return await self._shared(topic, 0)
 
     async def _shared(self, topic: str, new_queues: int) -> TopicRoute:
-        """Share one query among concurrent callers. It runs in a task of its own, so a caller that is cancelled or
-        times out does not end the wait of the others."""
+        """Share one query among concurrent callers.
+
+        The query runs in a task of its own, so if a caller is cancelled or times out, the others still get the
+        result.
+        """
         key = (topic, new_queues)
         task = self._fetching.get(key)
         if task is None:
@@ -115,8 +118,8 @@ class RouteBook:
         return outcome
 
     async def _refresh(self, topic: str, new_queues: int) -> TopicRoute | OrbitError:
-        """Returns a route, or why there is none. ``new_queues`` above 0: the route of a topic to be created with that
-        many queues."""
+        """Returns a route, or the error if there is none. If ``new_queues`` is above 0, returns the route of a topic
+        that will be created with that many queues."""
         try:
             try:
                 route = await self._fetch(topic)
@@ -134,7 +137,7 @@ class RouteBook:
         return route
 
     async def for_publish(self, topic: str, default_queues: int) -> list[MessageQueue]:
-        """The queues to send to. An unknown topic gets the queues the broker would create it with."""
+        """Returns the queues to send to. An unknown topic gets the queues with which the broker would create it."""
         queues = self.publish.get(topic)
         if not queues:
             await self._shared(topic, default_queues)

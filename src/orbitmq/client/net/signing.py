@@ -1,4 +1,4 @@
-"""Signed requests for brokers with access lists (Apache: ``AclClientRPCHook``, ``AclUtils``)."""
+"""Signs requests to brokers with access lists (Apache: ``AclClientRPCHook``, ``AclUtils``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["sign"]
 
 
 def sign(fields: dict[str, str], body: bytes, credentials: Credentials) -> dict[str, str]:
-    """Returns the fields with key and signature. It covers every value in the order of the names, then the body."""
+    """Returns the fields with access key and signature added. The signature covers the values of all fields, in the
+    order of their names, and then the body."""
     signed = dict(fields)
     signed["AccessKey"] = credentials.access_key
     if credentials.security_token:

@@ -1,1 +1,1 @@
-"""Producers: sends, batches, transactions, requests with a reply."""
+"""Producers: sends, batches, transactions, and requests with a reply."""

@@ -1,4 +1,5 @@
-"""Single sends that share a request: each waits briefly for others of its kind (Apache: ``ProduceAccumulator``)."""
+"""Lets single sends share a request: each message waits briefly for others of its kind (Apache:
+``ProduceAccumulator``)."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class _Pile:
 
 
 class Accumulator:
-    """Collects messages by topic and kind until a batch is large enough or its oldest message has waited long
+    """Collects messages by topic and kind, until a batch is large enough or its oldest message has waited long
     enough."""
 
     def __init__(
@@ -41,7 +42,8 @@ class Accumulator:
         send_batch: SendBatch,
         check: Callable[[Message], object],
     ) -> None:
-        """``check`` raises for a message that cannot be sent, so that it does not fail the rest of its batch."""
+        """``check`` raises an error for a message that cannot be sent, so that it does not make the rest of its batch
+        fail."""
         self._check = check
         self._options = options
         self._tasks = tasks
@@ -57,12 +59,15 @@ class Accumulator:
 
     @staticmethod
     def takes(message: Message) -> bool:
-        """Whether a message may travel in a batch."""
+        """Whether a message may be sent in a batch."""
         return not (message.is_delayed or message.shard_key or message.topic.startswith("%RETRY%"))
 
     async def send(self, message: Message, timeout_s: float | None) -> SendResult:
-        """Returns when the batch is stored. With ``timeout_s`` raises ``TooManyInFlightError`` if no room for the
-        message became free in time, and ``SendTimeoutError`` if its batch was not answered."""
+        """Send the message in a batch. Returns when the batch is stored.
+
+        With ``timeout_s`` it raises ``TooManyInFlightError`` if there was no room for the message in time, and
+        ``SendTimeoutError`` if its batch was not answered in time.
+        """
         self._check(message)
         if timeout_s is None:
             if not self._has_room(message):
@@ -90,7 +95,8 @@ class Accumulator:
             ) from None
 
     def _has_room(self, message: Message) -> bool:
-        """A single larger message is sent on its own."""
+        """Whether there is room for the message. If nothing else is held there is room for any message, even one
+        above the limit."""
         held = self._held_bytes
         return not held or held + len(message.body) <= self._options.batch_total_bytes
 
@@ -173,7 +179,7 @@ class Accumulator:
                     future.set_result(result)
 
     async def drain(self, wait_s: float | None) -> None:
-        """Send what is waiting now, without waiting for more, and wait for the answers."""
+        """Send the messages that are waiting now, without waiting for more, and wait for the responses."""
         self._drains += 1
         for key in list(self._piles):
             self._flush(key)

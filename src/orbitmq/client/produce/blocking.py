@@ -72,7 +72,7 @@ IDLE_S: Final = 60.0
 
 
 class BusyWait:
-    """Decides whether to busy-wait for an answer. Shared by the threads of a producer."""
+    """Decides whether to busy-wait for a response. Shared by the threads of a producer."""
 
     __slots__ = ("_crowded_until", "_misses", "_skip", "_thread")
 
@@ -92,26 +92,29 @@ class BusyWait:
         return now >= self._crowded_until
 
     def pays(self, now: float) -> bool:
-        """Whether to busy-wait now."""
+        """Whether a busy-wait is worthwhile now."""
         if self._skip:
             self._skip -= 1
             return False
         return self.is_alone(now)
 
     def note(self, found: bool) -> None:
-        """After each failure the next busy-wait comes later, up to once in 256 calls; after each success sooner. It
-        takes more hits than misses to get back to busy-waiting on every call."""
+        """Record whether a busy-wait found the response in time.
+
+        After each failure busy-waits become rarer, down to one in 256 calls; after each success they become more
+        frequent.
+        """
         self._misses = max(0, self._misses - 1) if found else min(self._misses + 1, _MISSES_MAX)
         self._skip = 1 << self._misses if self._misses else 0
 
 
 class BlockingConnection:
-    """A connection for one call at a time. No wait exceeds the deadline of its call."""
+    """A connection that carries one call at a time. No wait exceeds the deadline of its call."""
 
     __slots__ = ("_busy_wait", "_clock", "_decoder", "_opaque", "_remote", "_socket", "_waits_s", "used_at")
 
     def __init__(self, address: str, connect_timeout_s: float, clock: Clock, busy_wait: BusyWait) -> None:
-        """Raises ``ConnectFailedError``."""
+        """Connect to ``address``. Raises ``ConnectFailedError``."""
         self._busy_wait = busy_wait
         self._clock = clock
         self._remote = address
@@ -125,12 +128,15 @@ class BlockingConnection:
         self._socket.close()
 
     def is_alive(self) -> bool:
-        """Whether the peer has not closed the connection, as far as this end knows."""
+        """Whether the connection is open, as far as this end knows."""
         return is_open(self._socket)
 
     def call(self, code: int, ext_raw: bytes, body: bytes, timeout_s: float, started: float) -> Frame:
-        """Send a request and wait for its answer. Raises ``RequestTimeoutError`` or ``ConnectionLostError``; after
-        that the connection must not be used. ``started`` is the clock's time now, which callers already know."""
+        """Send a request and wait for its response. ``started`` is the current time of the clock, which callers
+        already know.
+
+        Raises ``RequestTimeoutError`` or ``ConnectionLostError``; after that the connection must not be used.
+        """
         self._opaque = opaque = (self._opaque + 1) & 0x7FFFFFFF
         self.used_at = started
         deadline = started + timeout_s
@@ -156,7 +162,7 @@ class BlockingConnection:
             raise ConnectionLostError(f"connection to {self._remote} lost: {error}") from None
 
     def _read_busily(self) -> bytes | None:
-        """Returns what arrives within a busy-wait; None if nothing did or a busy-wait does not pay."""
+        """Returns the bytes that arrive during a busy-wait; None if none did, or if a busy-wait is not worthwhile."""
         monotonic, receive = self._clock.monotonic, self._socket.recv
         now = monotonic()
         if not self._busy_wait.pays(now):
@@ -185,23 +191,23 @@ class BlockingConnection:
             raise BlockingIOError  # as the kernel says it
 
     def _limit_waits(self, timeout_s: float) -> None:
-        """Set only when it changes, because setting it is a system call."""
+        """Set the socket's timeout. It is set only if it changes, because setting it is a system call."""
         if timeout_s != self._waits_s:
             limit_waits(self._socket, timeout_s)
             self._waits_s = timeout_s
 
 
 class Run(Protocol):
-    """Gets the result of a coroutine from the loop."""
+    """Runs a coroutine on the loop and returns its result."""
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """Block until the coroutine ends; its exception is raised here."""
+        """Block until the coroutine ends, and return its result. An exception of the coroutine is raised here."""
 
 
 class BlockingSends:
-    """The sends of one producer, from any thread.
+    """Sends for one producer from any thread.
 
-    Apart from ``Producer``, the only class that uses the producer's private parts.
+    Apart from ``Producer``, this is the only class that uses the producer's private parts.
     """
 
     def __init__(self, producer: Producer, run: Run) -> None:
@@ -229,7 +235,7 @@ class BlockingSends:
         timeout_s: float | None = None,
         message_id: str = "",
     ) -> SendResult:
-        """See ``Producer.send``."""
+        """Send one message; see ``Producer.send``."""
         check_send(message, timeout_s)
         producer = self._producer
         if not self._possible or message_id or producer._hooks or producer._accumulator is not None:
@@ -254,7 +260,7 @@ class BlockingSends:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """See ``Producer.send_batch``."""
+        """Send several messages; see ``Producer.send_batch``."""
         check_time_left(timeout_s)
         producer = self._producer
         results: list[SendResult] = []
@@ -314,7 +320,7 @@ class BlockingSends:
     def _call_alone(
         self, address: str, outgoing: Outgoing, raw: bytes, timeout_s: float, started: float
     ) -> Frame:
-        """Call over a connection that only this thread uses."""
+        """Call a server over a connection that only this thread uses meanwhile."""
         connection = self._take(address, timeout_s, started)
         try:
             frame = connection.call(outgoing.code, raw, outgoing.body, timeout_s, started)
@@ -325,7 +331,7 @@ class BlockingSends:
         return frame
 
     def _shared_connection(self, address: str, timeout_s: float, now: float) -> SharedConnection:
-        """The connection that all threads share which send at the same time."""
+        """Returns the connection that is shared by all threads that send at the same time."""
         shared = self._shared.get(address)
         if shared is not None and shared.is_usable(now - _PROBE_AFTER_S):
             return shared
@@ -363,8 +369,8 @@ class BlockingSends:
             self.close()
 
     def close_idle(self) -> None:
-        """Close connections that were unused for a while. The oldest are on the left, because threads take from the
-        right."""
+        """Close connections that were unused for a while. The oldest are on the left, because threads take
+        connections from the right."""
         horizon = self._instance.clock.monotonic() - IDLE_S
         for idle in list(self._idle.values()):
             while idle:
@@ -382,7 +388,7 @@ class BlockingSends:
                 shared.close()
 
     def close(self) -> None:
-        """Close all connections. One that a single thread is using is closed when its call ends."""
+        """Close all connections. A connection that a thread is using alone is closed when its call ends."""
         self._closed = True
         for shared in list(self._shared.values()):
             shared.close()

@@ -1,4 +1,4 @@
-"""Limits on sends in flight. Sends beyond the limits wait their turn; this is the producer's only backpressure."""
+"""Limits the sends in flight. Sends beyond the limits wait; this is the producer's only backpressure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ last one to be encoded; without this limit a burst of thousands uses up its time
 
 
 class InFlight:
-    """Slots for sends, limited in number and in bytes, first come, first served. Owned by one event loop."""
+    """Slots for sends, limited in number and in bytes, granted first come, first served. Owned by one event loop."""
 
     __slots__ = ("_bytes", "_bytes_max", "_count", "_count_max", "_idle", "_waiting", "closed")
 
@@ -30,21 +30,22 @@ class InFlight:
 
     @property
     def count(self) -> int:
-        """Sends in flight."""
+        """The number of sends in flight."""
         return self._count
 
     @property
     def waiting(self) -> int:
-        """Sends that wait for a slot."""
+        """The number of sends that wait for a slot."""
         return len(self._waiting)
 
     @property
     def size(self) -> int:
-        """Bytes of the bodies in flight."""
+        """The size of the bodies in flight, in bytes."""
         return self._bytes
 
     def try_enter(self, size: int) -> bool:
-        """Take a slot if one is free. The caller must call ``leave`` with the same size."""
+        """Take a slot if one is free. Returns whether it was taken; the caller must then call ``leave`` with the same
+        size."""
         if self._waiting or self.closed or not self._fits(size):
             return False
         self._count += 1
@@ -56,7 +57,7 @@ class InFlight:
         return self._count < self._count_max and (self._bytes + size <= self._bytes_max or not self._count)
 
     async def enter(self, size: int) -> None:
-        """Wait for a slot."""
+        """Wait for a slot and take it. The caller must call ``leave`` with the same size."""
         if self.try_enter(size):
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -72,7 +73,7 @@ class InFlight:
             raise
 
     def leave(self, size: int) -> None:
-        """Free a slot."""
+        """Release a slot taken for a body of this size."""
         self._count -= 1
         self._bytes -= size
         if self._waiting:
@@ -98,7 +99,7 @@ class InFlight:
             place.set_result(None)
 
     async def drained(self) -> None:
-        """Return when nothing is in flight and no caller waits."""
+        """Wait until nothing is in flight and no caller waits."""
         while self._count or self._waiting:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)
@@ -106,7 +107,7 @@ class InFlight:
 
 
 class Turns:
-    """Spreads a burst of sends over turns of the event loop, first come, first served."""
+    """Spreads a burst of sends over several turns of the event loop, first come, first served."""
 
     __slots__ = ("_left", "_scheduled", "_waiting")
 
@@ -116,7 +117,7 @@ class Turns:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def take(self) -> bool:
-        """Take a place in this turn, if there is one."""
+        """Take a place in the current turn. Returns False if there is none."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next)
@@ -132,7 +133,7 @@ class Turns:
         await place
 
     def _next(self) -> None:
-        """Begin the next turn: those who wait go first."""
+        """Begin the next turn. Sends that are already waiting go first."""
         waiting, left = self._waiting, PER_TURN
         while waiting and left:
             place = waiting.popleft()

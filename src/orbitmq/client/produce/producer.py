@@ -120,7 +120,7 @@ class Producer:
             )
 
     async def stop(self) -> None:
-        """Finish the sends in flight and leave the brokers."""
+        """Wait for the sends in flight and leave the brokers."""
         if self._accumulator is not None:
             await self._accumulator.drain(self.options.close_wait_s)
         await self._finish_sends()
@@ -131,7 +131,7 @@ class Producer:
         self._workers.close()
 
     async def _finish_sends(self) -> None:
-        """Let sends of other tasks end; each has a timeout, and ``close_wait_s`` bounds them all."""
+        """Wait for the sends of other tasks. Each has a timeout, and ``close_wait_s`` limits them all."""
         in_flight = self._sender.in_flight
         in_flight.closed = True
         try:
@@ -150,7 +150,7 @@ class Producer:
         await self.stop()
 
     def add_hook(self, hook: SendHook) -> None:
-        """Have ``hook`` called around each send."""
+        """Add a hook, which is called around each send."""
         self._hooks.append(hook)
 
     # -- sending ---------------------------------------------------------------------------------------
@@ -165,15 +165,15 @@ class Producer:
         timeout_s: float | None = None,
         message_id: str = "",
     ) -> SendResult:
-        """Store one message. Start many at once (``asyncio.gather``) for throughput.
+        """Store one message. Start many sends concurrently (``asyncio.gather``) for throughput.
 
-        The message goes to ``queue``, to the one that ``select`` chooses, to the one of ``message.shard_key``, or to
-        each queue in turn. In the last case a failed attempt is retried on another broker. ``select`` gets the
-        queues, or queues, message and ``argument``. Raises ``SendFailed``, ``NoRouteError``, ``NameServerError``, or
-        the ``BrokerError`` of a refusal.
+        The message goes to ``queue``, or to the queue that ``select`` chooses, or to the queue of
+        ``message.shard_key``. Without these the queues take turns, and a failed attempt is retried on another broker.
+        ``select`` is called with the queues, or with the queues, the message and ``argument``. Raises ``SendFailed``,
+        ``NoRouteError``, ``NameServerError``, or the ``BrokerError`` of a refusal.
 
-        ``message_id`` is the message's unique key, for idempotent producers: a message that is already stored under
-        this key, for example by a send that timed out, is not stored again. By default each send gets a new one.
+        ``message_id`` is the message's unique key, for idempotent producers: if a message is already stored under
+        this key, for example by a send that timed out, it is not stored again. By default each send gets a new key.
         """
         check_send(message, timeout_s)
         chosen = None if select is None else selector_of(select, message, argument)
@@ -210,7 +210,8 @@ class Producer:
     async def _prepare(
         self, message: Message, extra: dict[str, str] | None = None, context: SendContext | None = None
     ) -> Outgoing:
-        """Call ``Sender.prepare``. A large body is compressed on a thread, so that it does not block the loop."""
+        """Returns the message prepared by ``Sender.prepare``. A large body is compressed on a thread, so that it does
+        not block the loop."""
         if self._sender.is_costly(message):
             outgoing: Outgoing = await self._workers.in_thread(self._sender.prepare, message, extra)
         else:
@@ -225,8 +226,8 @@ class Producer:
         messages: list[Message],
         send: Callable[[list[Message], SendContext | None], Awaitable[T]],
     ) -> T:
-        """The single path of all sends with hooks, which may add properties before the send and see its result after
-        it."""
+        """Call the hooks around a send. All sends with hooks pass through here. Hooks may add properties before the
+        send and see its result afterwards."""
         if not self._hooks:
             return await send(messages, None)
         copies = [msgspec.structs.replace(m, properties=dict(m.properties)) for m in messages]
@@ -258,7 +259,7 @@ class Producer:
         select: QueueSelector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send without waiting for an answer: the fastest way, and messages are lost without notice when anything
+        """Send without waiting for a response. This is the fastest way, but messages are lost silently if anything
         goes wrong."""
         check_send(message)
         chosen = None if select is None else selector_of(select, message, argument)
@@ -286,9 +287,10 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        """Store several messages of one topic in as few requests as their size allows. Result i belongs to message i.
+        """Store several messages of one topic in as few requests as their size allows. Returns one result per
+        message, in their order.
 
-        Each request is stored as a whole or not at all. After a failed request, the messages of earlier ones stay
+        Each request is stored as a whole or not at all. If a request fails, the messages of earlier requests stay
         stored.
         """
         results: list[SendResult] = []
@@ -312,23 +314,23 @@ class Producer:
         return await self.send_batch(messages)
 
     async def flush(self) -> None:
-        """Return when everything handed over so far is stored or has failed."""
+        """Wait until everything that was passed to the producer so far is stored or has failed."""
         if self._accumulator is not None:
             await self._accumulator.drain(None)
         await self._sender.in_flight.drained()
 
     @property
     def in_flight(self) -> int:
-        """Sends that wait for a slot or an answer."""
+        """The number of sends that wait for a slot or a response."""
         return self._sender.in_flight.count + self._sender.in_flight.waiting
 
     @property
     def held_messages(self) -> dict[str, int]:
-        """Sends that wait for an answer, and those that wait for a slot (``metrics.py``)."""
+        """The number of sends that wait for a response, and of those that wait for a slot (``metrics.py``)."""
         return {"in flight": self._sender.in_flight.count, "waiting": self._sender.in_flight.waiting}
 
     async def wait_ready(self, *topics: str, timeout_s: float = 10.0) -> None:
-        """Return when a name server answers, and a master of each topic. Raises ``TimeoutError`` with the last
+        """Wait until a name server answers, and a master of each topic does. Raises ``TimeoutError`` with the last
         failure as its cause."""
         wire_topics = [self._sender.wire_topic(topic) for topic in topics]
         await self._instance.wait_ready(wire_topics, timeout_s, self.options.auto_create_queue_count)
@@ -381,14 +383,17 @@ class Producer:
         return await self._observed("transaction", [message], send)
 
     def transaction(self, message: Message, *, timeout_s: float | None = None) -> TransactionBlock:
-        """``async with producer.transaction(message) as transaction``: the message is stored but invisible to
-        consumers while the block runs. Consumers get it when the block ends, and never if it raises."""
+        """Returns a block for ``async with producer.transaction(message) as transaction``.
+
+        The message is stored, but invisible to consumers while the block runs. Consumers get it when the block ends,
+        and never if the block raises an exception.
+        """
         check_send(message, timeout_s)
         return TransactionBlock(self._transactions, message, timeout_s)
 
     async def request(self, message: Message, *, timeout_s: float = 3.0) -> ReceivedMessage:
-        """Send and wait for what the consumer's handler returns, or sends with ``message.reply``. Raises
-        ``ReplyTimeoutError``."""
+        """Send a request and wait for the reply, which is the result of the consumer's handler or a message it sends
+        with ``message.reply``. Raises ``ReplyTimeoutError``."""
         check_send(message)
         reply: list[ReceivedMessage] = []
 
@@ -400,8 +405,8 @@ class Producer:
         return reply[0]
 
     async def recall(self, topic: str, handle: str) -> str:
-        """Cancel a timer message by the ``recall_handle`` of its result; returns its id. Needs a broker of version
-        5.3.2 or later."""
+        """Cancel a timer message by the ``recall_handle`` of its result. Returns the message's id. Needs a broker of
+        version 5.3.2 or later."""
         topic = self._sender.wire_topic(topic)
         queues = await self._sender.pick(topic)
         broker_name = _broker_of(handle) or queues[0].broker_name
@@ -414,7 +419,7 @@ class Producer:
         return decode_header(RecallMessageResponse, answer).msg_id
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that messages of a topic can be sent to."""
+        """Returns the queues to which messages of a topic can be sent."""
         queues = await self._sender.pick(self._sender.wire_topic(topic))
         if not self.options.namespace:
             return list(queues)
@@ -453,7 +458,7 @@ def check_send(message: Message, timeout_s: float | None = None) -> None:
 
 
 def check_time_left(timeout_s: float | None) -> None:
-    """Raise ``SendTimeoutError`` for a timeout that had passed before the send began."""
+    """Raise ``SendTimeoutError`` if the timeout had passed before the send began."""
     if timeout_s is not None and not timeout_s > 0:
         raise SendTimeoutError(
             f"nothing was sent: timeout_s is {timeout_s:g}",
@@ -463,7 +468,7 @@ def check_time_left(timeout_s: float | None) -> None:
 
 
 def selector_of(select: QueueSelector, message: Message, argument: Any) -> Selector:
-    """Returns the selector as the sender calls it: with the queues alone."""
+    """Returns the selector in the form the sender calls, with the queues as the only argument."""
     call: Any = select
     takes_all = _takes_all(select)
 
@@ -478,7 +483,7 @@ def selector_of(select: QueueSelector, message: Message, argument: Any) -> Selec
 
 @lru_cache(maxsize=256)
 def _takes_all(select: Callable[..., MessageQueue]) -> bool:
-    """Whether a selector also takes the message and the argument."""
+    """Whether a selector also accepts the message and the argument."""
     try:
         parameters = signature(select).parameters.values()
     except (TypeError, ValueError):  # of C: it says nothing about itself
@@ -511,7 +516,7 @@ def per_message(result: SendResult, keys: list[str]) -> list[SendResult]:
 
 
 def _broker_of(handle: str) -> str:
-    """The broker named inside a recall handle; empty when the handle cannot be read."""
+    """Returns the name of the broker in a recall handle; empty if the handle cannot be parsed."""
     try:
         parts = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode().split(" ")
     except ValueError:

@@ -19,15 +19,15 @@ FAILURE_MS: Final = 10_000
 
 
 def select_by_hash(queues: Sequence[MessageQueue], key: str | int) -> MessageQueue:
-    """The queue that all messages of a key go to; every official client chooses the same one."""
+    """Returns the queue for all messages with this key. Every official client chooses the same one."""
     value = key if isinstance(key, int) else java_hash(key)
     # Java's remainder has the sign of the dividend, and Apache's selector takes its absolute value.
     return queues[abs(value) % len(queues)]
 
 
 class QueuePicker:
-    """Round robin from a random start. With ``avoid_slow_brokers``, brokers that fail or answer slowly are
-    skipped."""
+    """Chooses queues in turn, from a random start. With ``avoid_slow_brokers``, brokers that fail or answer slowly
+    are skipped."""
 
     def __init__(self, now_ms: Callable[[], int], *, avoid_slow: bool) -> None:
         self._now_ms = now_ms
@@ -36,7 +36,8 @@ class QueuePicker:
         self._isolated_until_ms: dict[str, int] = {}
 
     def pick(self, queues: Sequence[MessageQueue], failed_broker: str | None) -> MessageQueue:
-        """Choose a queue. Any broker other than ``failed_broker``, that of the last attempt, is preferred."""
+        """Choose a queue. Queues of brokers other than ``failed_broker``, which failed at the last attempt, are
+        preferred."""
         count = len(queues)
         if failed_broker is None and not self._isolated_until_ms:
             self._next = index = self._next + 1
@@ -55,7 +56,7 @@ class QueuePicker:
         return fallback or queues[self._next % count]
 
     def report(self, broker_name: str, latency_ms: float, *, failed: bool = False) -> None:
-        """Record how an attempt went."""
+        """Record the latency of an attempt, or its failure."""
         if not self._avoid_slow:
             return
         counted = FAILURE_MS if failed else latency_ms
@@ -71,6 +72,6 @@ class QueuePicker:
             del self._isolated_until_ms[broker_name]
 
     def isolated(self) -> set[str]:
-        """Brokers that are avoided now."""
+        """Returns the names of the brokers that are avoided now."""
         now_ms = self._now_ms()
         return {name for name, until in self._isolated_until_ms.items() if until > now_ms}

@@ -1,4 +1,5 @@
-"""Messages that wait for a reply (Apache: ``request`` of the producer, the other end of ReplyMessageProcessor)."""
+"""Sends messages that wait for a reply (Apache: ``request`` of the producer, the other end of
+ReplyMessageProcessor)."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class Requests:
     async def request(
         self, message: Message, *, timeout_s: float, context: SendContext | None = None
     ) -> ReceivedMessage:
-        """Send and wait for the reply. Raises what a send raises, and ``ReplyTimeoutError``."""
+        """Send a request and wait for the reply. Raises the errors of a send, and ``ReplyTimeoutError``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         correlation_id = str(uuid.uuid4())
@@ -123,7 +124,8 @@ def _received(header: PushReplyMessageToClientRequest, body: bytes, now_ms: int)
 
 
 def _host(text: str) -> bytes:
-    """Parse ``/10.0.0.1:10911`` as Java prints it; text that is not an address becomes all zeroes."""
+    """Parse an address such as ``/10.0.0.1:10911``, as Java prints it. Text that is not an address becomes all
+    zeros."""
     try:
         return encode_host(*split_address(text.lstrip("/")))
     except Exception:  # noqa: BLE001 - display only: a reply must not be lost for it

@@ -1,4 +1,5 @@
-"""One send: prepared once, then tried on one queue after the other (Apache: ``DefaultMQProducerImpl``)."""
+"""Sends messages: each is prepared once, then tried on one queue after another (Apache:
+``DefaultMQProducerImpl``)."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ _SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 
 
 class Outgoing(msgspec.Struct, gc=False):
-    """A message ready for the wire, for any queue."""
+    """A message encoded for the wire, which can be sent to any queue."""
 
     topic: str
     body: bytes
@@ -80,7 +81,7 @@ class Outgoing(msgspec.Struct, gc=False):
 
 
 class Attempted(msgspec.Struct):
-    """A first attempt that did not settle the send."""
+    """The result of a first attempt that did not complete the send."""
 
     queue: MessageQueue
     error: OrbitError | None = None
@@ -93,8 +94,10 @@ class Attempted(msgspec.Struct):
 
 
 class _Trial:
-    """The further attempts of one send. One that certainly reached no broker costs only time; any other counts as a
-    retry."""
+    """The further attempts of one send.
+
+    An attempt that certainly reached no broker only costs time; any other counts as a retry.
+    """
 
     __slots__ = (
         "_attempt_s", "_deadline", "_idempotent", "_left", "_now", "_over", "_pauses", "_started", "brokers",
@@ -137,7 +140,7 @@ class _Trial:
 
     @property
     def next_s(self) -> float:
-        """The time limit of the next attempt."""
+        """The time limit of the next attempt, in seconds."""
         return min(self.left_s, self._attempt_s)
 
     @property
@@ -145,11 +148,12 @@ class _Trial:
         return round((self._now() - self._started) * 1000)
 
     def end(self) -> None:
-        """Note that another attempt would fail in the same way."""
+        """Record that another attempt would fail in the same way."""
         self._over = True
 
     def failed(self, error: OrbitError, queue: MessageQueue, *, alone: bool) -> None:
-        """Note a failed attempt. ``alone``: the next one goes to the same broker, so it should come later."""
+        """Record a failed attempt. With ``alone`` the next attempt goes to the same broker, so it should be made
+        later."""
         self.failure, self.failed_broker = error, queue.broker_name
         if self._idempotent and error.was_sent and not isinstance(error, BrokerError):
             # The message may be stored. Only this broker can tell, so nothing but time ends the attempts.
@@ -164,7 +168,7 @@ class _Trial:
             self.pause_s = 0.0
 
     def not_safe(self, result: SendResult | None, queue: MessageQueue) -> None:
-        """Note a message that is stored, but was not flushed or replicated in time."""
+        """Record that the message is stored, but was not flushed or replicated in time."""
         self.result = self.result or result
         self.failed_broker = queue.broker_name
         if self._idempotent:
@@ -174,7 +178,7 @@ class _Trial:
 
 
 class SendContext(msgspec.Struct):
-    """A send as hooks see it."""
+    """A send, as hooks see it."""
 
     group: str
     messages: list[Message]
@@ -193,10 +197,10 @@ class SendHook(Protocol):
     """Called around each send. An error in a hook is logged and does not stop the send."""
 
     def before_send(self, context: SendContext) -> None:
-        """Called before the send; ``context.messages`` may still be given properties."""
+        """Called before the send. Hooks may still add properties to ``context.messages``."""
 
     def after_send(self, context: SendContext) -> None:
-        """Called after the send; ``context.result`` or ``context.error`` is set."""
+        """Called after the send, when ``context.result`` or ``context.error`` is set."""
 
 
 class Sender:
@@ -223,7 +227,7 @@ class Sender:
     # -- preparing -------------------------------------------------------------------------------------
 
     def wire_topic(self, topic: str) -> str:
-        """The topic with its namespace. Each topic is checked once."""
+        """Returns the topic with its namespace. Each topic is validated once."""
         if self._options.namespace:
             topic = wrap_namespace(self._options.namespace, topic)
         if topic not in self._checked_topics:
@@ -234,7 +238,8 @@ class Sender:
         return topic
 
     def prepare(self, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
-        """Check and encode. Raises ``MessageIllegal``, ``InvalidParameter``, ``NoPermission``, ``RecordError``."""
+        """Check and encode a message. Raises ``MessageIllegal``, ``InvalidParameter``, ``NoPermission`` or
+        ``RecordError``."""
         topic = self.wire_topic(message.topic)
         body = message.body_bytes()
         size = len(body)
@@ -249,7 +254,7 @@ class Sender:
         return self._prepare_any(message, topic, body, extra)
 
     def is_costly(self, message: Message) -> bool:
-        """Whether preparing takes so long that it should not run on the loop, because a large body is compressed."""
+        """Whether preparing takes too long for the event loop, because a large body is compressed."""
         size = len(message.body)
         return size >= _COSTLY_BYTES and size >= self._options.compress_over_bytes
 
@@ -278,7 +283,7 @@ class Sender:
         return Outgoing(topic, body, properties, unique_key, int(sys_flag), message.flag, code)
 
     def entry(self, message: Message) -> tuple[str, tuple[int, bytes, bytes]]:
-        """Unique key and batch entry of one message of a batch."""
+        """Returns the unique key and the batch entry of one message of a batch."""
         body = message.body_bytes()
         self._check_size(len(body))
         unique_key = self._instance.unique_keys.next()
@@ -311,10 +316,10 @@ class Sender:
         context: SendContext | None = None,
         after: Attempted | None = None,
     ) -> SendResult:
-        """Make all attempts of one send, or those after a first attempt made elsewhere.
+        """Make all attempts of one send, or the remaining ones after a first attempt made elsewhere.
 
         Waits for a slot first (``max_in_flight``); that time counts only against an explicit ``timeout_s``. Raises
-        ``SendFailed``, ``NoRouteError``, ``NameServerError`` or the ``BrokerError`` of a refusal that every broker
+        ``SendFailed``, ``NoRouteError``, ``NameServerError``, or the ``BrokerError`` of a refusal that every broker
         would repeat.
         """
         size = len(outgoing.body)
@@ -365,7 +370,7 @@ class Sender:
             in_flight.leave(size)
 
     async def _wait_for_place(self, size: int, timeout_s: float | None) -> float | None:
-        """Wait for a slot; returns the time left of ``timeout_s``, if it was given."""
+        """Wait for a slot. Returns the time left of ``timeout_s``; None if it was not given."""
         if self.in_flight.closed:
             raise ClientClosedError("the client is being stopped")
         if timeout_s is None:
@@ -385,7 +390,7 @@ class Sender:
     async def _try_again(
         self, outgoing: Outgoing, trial: _Trial, after: Attempted, context: SendContext | None
     ) -> SendResult:
-        """Continue after a first attempt that failed, or whose message is stored but not safe."""
+        """Continue after a first attempt that failed, or whose message is stored but not safely."""
         topic, target, publish = outgoing.topic, after.queue, self._instance.book.publish
         trial.brokers.append(target.broker_name)
         if after.error is not None:
@@ -414,7 +419,7 @@ class Sender:
         raise self._give_up(topic, trial)
 
     def _failed(self, trial: _Trial, topic: str, queue: MessageQueue, error: OrbitError) -> None:
-        """Note a failed attempt. Raises its error when every broker would refuse in the same way."""
+        """Record a failed attempt. Raises its error if every broker would refuse the message in the same way."""
         broker_name = queue.broker_name
         self.picker.report(broker_name, 0, failed=True)
         # The queue no longer exists: the topic was given fewer queues, and our route is out of date.
@@ -449,7 +454,7 @@ class Sender:
         )
 
     def _left(self, timeout_s: float, waited_s: float) -> float:
-        """What is left of an explicit time limit. Raises ``TooManyInFlightError`` when the wait has used it up."""
+        """Returns the rest of an explicit time limit. Raises ``TooManyInFlightError`` if the wait has used it up."""
         if waited_s < timeout_s:
             return timeout_s - waited_s
         raise TooManyInFlightError(
@@ -458,10 +463,10 @@ class Sender:
         )
 
     async def _first_queues(self, topic: str, timeout_s: float | None) -> list[MessageQueue]:
-        """The queues of a topic that is not known yet, with an open connection to one of its brokers.
+        """Returns the queues of a topic that is not known yet, and opens a connection to one of its brokers.
 
-        All sends of a burst share one search, whose time begins when it runs: on a busy event loop their own timers
-        would expire before the answer is read.
+        All sends of a burst share one search. Its time limit begins when the search runs, because on a busy event
+        loop the timers of the single sends would expire before the response is read.
         """
         task = self._finding.get(topic)
         if task is None:
@@ -555,8 +560,8 @@ class Sender:
         return self.result(outgoing, queue, frame)
 
     async def attempt_oneway(self, outgoing: Outgoing, queue: MessageQueue) -> None:
-        """Hand one request to the connection, without learning whether it arrives. Waits while the broker does not
-        read earlier requests; raises ``TooManyInFlightError`` after ``send_timeout_s``."""
+        """Pass one request to the connection, without learning whether it arrives. Waits while the broker does not
+        read earlier requests. Raises ``TooManyInFlightError`` after ``send_timeout_s``."""
         address = self._instance.master(queue.broker_name)
         rpc = self._instance.rpc
         connection = await rpc.connection(address)
@@ -570,14 +575,15 @@ class Sender:
         await rpc.notify(address, outgoing.code, None, outgoing.body, ext=self._fields(outgoing, queue))
 
     async def pick(self, topic: str, timeout_s: float | None = None) -> list[MessageQueue]:
-        """The queues of a topic. The route is fetched if it is unknown."""
+        """Returns the queues of a topic, fetching its route if it is unknown."""
         wait_s = self._options.send_timeout_s if timeout_s is None else timeout_s
         return self._instance.book.publish.get(topic) or await self._find_queues(topic, wait_s)
 
     async def introduce(self, topic: str, timeout_s: float | None) -> float | None:
-        """Register with the brokers of a topic, so that they can call us; returns the time left of ``timeout_s``.
+        """Register with the brokers of a topic, so that they can call us. Returns the time left of ``timeout_s``;
+        None if it was not given.
 
-        Spends at most half of that time, so that a broker that does not answer cannot use up the time of a send to
+        Spends at most half of that time, so that a broker that does not answer cannot use up the time for a send to
         another.
         """
         now = asyncio.get_running_loop().time
@@ -604,7 +610,7 @@ class Sender:
         return fields if credentials is None else sign(fields, outgoing.body, credentials)
 
     def binary_fields(self, outgoing: Outgoing, queue: MessageQueue) -> bytes:
-        """The extension fields of a send in the binary form, signed if there are keys."""
+        """Returns the extension fields of a send in the binary form, signed if the client has keys."""
         if self._options.credentials is not None:
             return encode_binary_fields(self._fields(outgoing, queue))
         return encode_send_fields(
@@ -618,7 +624,7 @@ class Sender:
         )
 
     def result(self, outgoing: Outgoing, queue: MessageQueue, frame: Frame) -> SendResult:
-        """The result in the answer to a send. Raises the ``BrokerError`` of a refusal."""
+        """Returns the result from the response to a send. Raises the ``BrokerError`` of a refusal."""
         status = SendStatus.OK if frame.code == _OK else _STATUSES.get(frame.code)
         if status is None:
             raise error_for_code(frame.code, frame.remark)

@@ -36,7 +36,7 @@ _TICK_S: Final = 0.05
 
 
 class _Call:
-    """An outstanding request. ``woken`` is released when the answer arrives, the connection ends, or the thread
+    """An outstanding request. ``woken`` is released when the response arrives, the connection ends, or the thread
     becomes the reader."""
 
     __slots__ = ("answer", "is_reader", "woken")
@@ -48,16 +48,17 @@ class _Call:
         self.woken.acquire()
 
     def wake(self) -> None:
-        """Called under the connection's lock; one of several reasons to wake up is enough."""
+        """Wake the thread that waits for this call. Called under the connection's lock. Does nothing if the thread
+        was already woken."""
         if self.woken.locked():
             self.woken.release()
 
 
 class SharedConnection:
-    """Calls from any thread, many at once. No wait exceeds the deadline of its call."""
+    """A connection for concurrent calls from any thread. No wait exceeds the deadline of its call."""
 
     def __init__(self, address: str, connect_timeout_s: float, clock: Clock) -> None:
-        """Raises ``ConnectFailedError``."""
+        """Connect to ``address``. Raises ``ConnectFailedError``."""
         self._clock = clock
         self._remote = address
         self._lock = threading.Lock()
@@ -72,14 +73,14 @@ class SharedConnection:
         limit_waits(self._socket, _TICK_S)
 
     def is_usable(self, since: float) -> bool:
-        """Whether a request can be sent over it. The socket is probed if nothing was sent ``since`` then."""
+        """Whether a request can be sent. If nothing was sent after the time ``since``, the socket is probed."""
         if self._end is not None:
             return False
         return self.used_at >= since or bool(self._calls) or is_open(self._socket)
 
     @property
     def waiting(self) -> int:
-        """Outstanding calls."""
+        """The number of outstanding calls."""
         return len(self._calls)
 
     def close(self) -> None:
@@ -87,8 +88,10 @@ class SharedConnection:
         self._finish(ConnectionLostError(f"the connection to {self._remote} was closed"))
 
     def call(self, code: int, ext_raw: bytes, body: bytes, timeout_s: float, started: float) -> Frame:
-        """Send a request and wait for its answer. Raises ``RequestTimeoutError`` or ``ConnectionLostError``; after a
-        timeout the connection can still be used. ``started`` is the clock's time now."""
+        """Send a request and wait for its response. ``started`` is the current time of the clock.
+
+        Raises ``RequestTimeoutError`` or ``ConnectionLostError``. After a timeout the connection can still be used.
+        """
         deadline = started + timeout_s
         self.used_at = started
         opaque = next(self._opaques) & 0x7FFFFFFF
@@ -119,7 +122,7 @@ class SharedConnection:
         raise RequestTimeoutError(f"no answer from {self._remote} within {timeout_s:g} s")
 
     def _wait(self, call: _Call, deadline: float) -> None:
-        """Wait until the answer arrives or the time is over."""
+        """Wait until the response arrives or the deadline passes."""
         while call.answer is None:
             if call.is_reader:
                 if not self._read(call, deadline):
@@ -138,7 +141,7 @@ class SharedConnection:
                     following.wake()
 
     def _write(self, deadline: float) -> None:
-        """Write until nothing is queued, including what other threads queue meanwhile."""
+        """Write until nothing is queued, including requests that other threads queue meanwhile."""
         while True:
             with self._lock:
                 pending, self._outbox = self._outbox, []
@@ -161,7 +164,7 @@ class SharedConnection:
                     raise TimeoutError("the peer reads nothing") from None
 
     def _read(self, own: _Call, deadline: float) -> bool:
-        """Read for all threads until our own answer arrives; False when the time is over."""
+        """Read for all threads until our own response arrives. Returns False if the deadline passes first."""
         receive = self._socket.recv
         while own.answer is None:
             try:

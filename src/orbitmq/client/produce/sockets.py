@@ -1,4 +1,5 @@
-"""Sockets for blocking calls. The kernel enforces timeouts, because Python's own cost a poll before each call."""
+"""Sockets for blocking calls. The kernel enforces timeouts, because those of Python's sockets cost a poll before each
+call."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _TIMEVAL: Final = struct.Struct("ll")
 
 
 def connect_blocking(address: str, timeout_s: float) -> socket.socket:
-    """Connect. Raises ``ConnectFailedError``."""
+    """Returns a connected socket. Raises ``ConnectFailedError``."""
     host = split_address(address)
     try:
         connected = socket.create_connection(host, timeout_s)
@@ -27,7 +28,7 @@ def connect_blocking(address: str, timeout_s: float) -> socket.socket:
 
 
 def limit_waits(connected: socket.socket, timeout_s: float) -> None:
-    """Make reads and writes that wait longer raise ``BlockingIOError``."""
+    """Set the timeout of reads and writes, in seconds. Those that take longer raise ``BlockingIOError``."""
     seconds, rest = divmod(max(timeout_s, 0.001), 1)
     limit = _TIMEVAL.pack(int(seconds), int(rest * 1e6))
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -35,7 +36,7 @@ def limit_waits(connected: socket.socket, timeout_s: float) -> None:
 
 
 def is_open(connected: socket.socket) -> bool:
-    """Whether the peer has not closed the connection, as far as this end knows."""
+    """Whether the connection is open, as far as this end knows."""
     try:
         return bool(connected.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Half messages and their outcome (Apache: ``TransactionMQProducer``, END_TRANSACTION, CHECK_TRANSACTION_STATE)."""
+"""Half messages and their outcomes (Apache: ``TransactionMQProducer``, END_TRANSACTION, CHECK_TRANSACTION_STATE)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHECKS_MAX: Final = 2000
 
 
 class Transactions:
-    """Transactions of one producer."""
+    """The transactions of one producer."""
 
     def __init__(
         self, instance: ClientInstance, sender: Sender, check: TransactionCheck | None, calls: UserCalls
@@ -60,10 +60,10 @@ class Transactions:
         timeout_s: float | None = None,
         context: SendContext | None = None,
     ) -> SendResult:
-        """Store a half message, run the local transaction, send the broker its outcome.
+        """Store a half message, run the local transaction, and send its outcome to the broker.
 
-        Returns a result for every outcome. An exception in ``local`` counts as unknown, and the broker checks back
-        later.
+        Returns a result for every outcome. An exception in ``local`` counts as an unknown outcome, and the broker
+        checks back later.
         """
         result = await self.begin(message, timeout_s, context)
         state = TransactionState.ROLLBACK
@@ -95,7 +95,7 @@ class Transactions:
         )
 
     async def finish(self, message: Message, result: SendResult, state: TransactionState) -> SendResult:
-        """Send the broker the outcome. If that fails, the broker checks back."""
+        """Send the outcome to the broker. If that fails, the broker checks back."""
         try:
             await self._end(result, state)
         except (OrbitError, ValueError) as error:
@@ -177,10 +177,10 @@ class Transactions:
 
 
 class TransactionBlock:
-    """A transaction around a block of code: the end of the block commits, an exception rolls back.
+    """A transaction around a block of code. The end of the block commits it, an exception rolls it back.
 
-    ``result`` and ``id`` are known inside. If the message was stored but not safely, it is rolled back and
-    ``SendFailed`` is raised instead of entering the block.
+    ``result`` and ``id`` are available inside the block. If the message was stored but not safely, it is rolled back
+    and ``SendFailed`` is raised instead of entering the block.
     """
 
     def __init__(self, transactions: Transactions, message: Message, timeout_s: float | None) -> None:
@@ -191,7 +191,7 @@ class TransactionBlock:
 
     @property
     def id(self) -> str:
-        """The transaction id that a check names."""
+        """The transaction id, which the broker includes when it checks back."""
         if self.result is None:
             raise ClientStateError("a transaction has an id only inside its block")
         return self.result.transaction_id or self.result.message_id

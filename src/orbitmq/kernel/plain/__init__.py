@@ -1,1 +1,1 @@
-"""The definition of the kernel in short, obvious Python. The crate ``kernel/`` is its compiled twin."""
+"""The reference implementation of the kernel in short, simple Python. The crate ``kernel/`` is its compiled twin."""

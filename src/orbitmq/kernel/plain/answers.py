@@ -1,4 +1,4 @@
-"""Response frames in both header forms. Every answer with a body or with fields in bulk is written here."""
+"""Encodes response frames in both header forms. Every response with a body or many fields is encoded here."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _HEADER_BYTES_MAX: Final = 0x00FF_FFFF
 def encode_answers(
     answers: Sequence[tuple[bool, int, int, str | None, Sequence[AnswerField]]],
 ) -> bytes:
-    """Returns several response frames without a body, concatenated; each has the first five arguments of
-    ``encode_answer``."""
+    """Returns several response frames without a body, concatenated. Each element of ``answers`` is the first five
+    arguments of ``encode_answer``."""
     return b"".join([encode_answer(*answer, ()) for answer in answers])
 
 
@@ -42,7 +42,7 @@ def encode_answer(
     each piece.
 
     Raises ``OverflowError`` for a number or a header that is too large, and ``ValueError`` for a slice outside its
-    piece. Like in all binary headers, a field without a value is omitted there.
+    piece. The binary form omits a field without a value, like all binary headers.
     """
     header = _header(is_binary, opaque, code, remark, fields)
     if len(header) > _HEADER_BYTES_MAX:

@@ -1,7 +1,7 @@
-"""The properties of many messages as columns: offsets and bytes, in Arrow's layout for variable-size values.
+"""Returns the properties of many messages as columns: offsets and bytes, in Arrow's layout for variable-size values.
 
-``ends`` is an array of 32-bit numbers in native byte order, one more than there are messages: the text of message n
-is ``texts[ends[n]:ends[n + 1]]``. Results have the same form.
+``ends`` is an array of 32-bit numbers in native byte order, with one number more than there are messages. The text of
+message n is ``texts[ends[n]:ends[n + 1]]``. Results have the same form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["property_pairs", "property_values"]
 
 
 def property_values(texts: bytes, ends: bytes, names: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """Returns, for each name, its value in every message: ``(ends, values)``.
+    """Returns a column ``(ends, values)`` for each name, with the property's value in every message.
 
     If a message has several pairs with one name, the last non-empty one counts; without one the value is empty.
     Raises ``ValueError`` for ends that decrease or are outside the texts, and for a name that is empty or contains a
@@ -29,8 +29,9 @@ def property_values(texts: bytes, ends: bytes, names: Sequence[bytes]) -> list[t
 def property_pairs(texts: bytes, ends: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
     """Returns all pairs of every message: ``(pair_ends, name_ends, names, value_ends, values)``.
 
-    ``pair_ends`` counts pairs, message by message. Of several pairs with one name the last is kept, in its place;
-    pairs without a name or a value are left out. Raises ``ValueError`` like ``property_values``.
+    ``pair_ends`` counts pairs, message by message. If a message has several pairs with one name, only the last one is
+    returned, at its own position. Pairs without a name or a value are omitted. Raises ``ValueError`` like
+    ``property_values``.
     """
     counts: list[int] = []
     names: list[bytes] = []
@@ -59,8 +60,8 @@ def _cut(texts: bytes, ends: bytes) -> Iterator[bytes]:
 
 
 def _value(text: bytes, head: bytes) -> bytes:
-    """Returns the value of the last pair that begins with ``head`` and is not empty. Splitting the text into pairs
-    would cost five times as much."""
+    """Returns the value of the last pair that begins with ``head`` and is not empty. Does not split the text into
+    pairs, which would cost five times as much."""
     at = text.rfind(head)
     while at >= 0:
         if at == 0 or text[at - 1] == 2:
@@ -73,7 +74,7 @@ def _value(text: bytes, head: bytes) -> bytes:
 
 
 def _pairs(text: bytes) -> dict[bytes, bytes]:
-    """Returns values by name, in the order of the pairs that count."""
+    """Returns values by name, in the order of the pairs that are kept."""
     found: dict[bytes, bytes] = {}
     for pair in text.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")

@@ -68,7 +68,7 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class SendFields(msgspec.Struct, gc=False):
-    """The fields of a request that the send path needs, whatever its code and form."""
+    """The fields of a request that the send path needs, for every request code and header form."""
 
     producer_group: str
     topic: str
@@ -85,7 +85,7 @@ class SendFields(msgspec.Struct, gc=False):
 
 
 class Frame(msgspec.Struct, gc=False):
-    """One whole frame. ``ext_raw`` is the undecoded extension map: JSON text or the binary region."""
+    """A whole frame. ``ext_raw`` holds the extension fields before decoding: JSON text or the binary region."""
 
     code: int
     opaque: int
@@ -117,7 +117,7 @@ class Frame(msgspec.Struct, gc=False):
 
     @property
     def ext_fields(self) -> dict[str, str]:
-        """The extension fields as text. Raises ``HeaderFieldError`` when they cannot be read."""
+        """The extension fields as text. Raises ``HeaderFieldError`` if they cannot be decoded."""
         if self._ext is None:
             read = read_binary_fields if self.serialize_type == _ROCKETMQ else read_json_fields
             self._ext = read(self.ext_raw)
@@ -137,14 +137,15 @@ class Split(NamedTuple):
 
 
 def split_frames(data: bytes, frame_bytes_max: int) -> Split:
-    """Returns all whole frames of ``data``, in order. An invalid length is an error before the frame is complete."""
+    """Returns all whole frames of ``data``, in order. An invalid length is reported even if the frame is not complete
+    yet."""
     frames: list[Frame] = []
     end, needed, error = split_into(frames.append, data, frame_bytes_max)
     return Split(frames, end, needed, error)
 
 
 def split_into(add: Callable[[Frame], None], data: bytes, frame_bytes_max: int) -> tuple[int, int, str]:
-    """Pass each frame to ``add``; returns the other fields of ``Split``."""
+    """Pass each frame to ``add``, and return the other fields of ``Split``."""
     position, available, limit = 0, len(data), frame_bytes_max - FRAME_LENGTH.size
     try:
         while available - position >= FRAME_LENGTH.size:
@@ -170,7 +171,7 @@ def split_into(add: Callable[[Frame], None], data: bytes, frame_bytes_max: int) 
 
 
 def parse_header(form: int, header: bytes, body: bytes) -> Frame:
-    """Returns the frame of a header and a body. Raises ``FrameError``."""
+    """Returns the frame with this header and body. Raises ``FrameError``."""
     if form == _ROCKETMQ:
         frame = _parse_binary(header, body)
     elif form == _JSON:
@@ -262,7 +263,8 @@ def read_json_fields(raw: bytes) -> dict[str, str]:
 
 
 def _read_loose_fields(raw: bytes) -> dict[str, str]:
-    """Reads fields that are JSON numbers, which the C++ client writes, as their text, like Java."""
+    """Returns fields whose values may be JSON numbers, which the C++ client writes. Like in Java, numbers are
+    returned as their text."""
     fields: dict[str, str] = {}
     try:
         for key, value in _decode_loose_ext(raw).items():
@@ -304,7 +306,7 @@ def read_binary_fields(raw: bytes) -> dict[str, str]:
 
 
 def _texts(form: int, raw: bytes) -> dict[str, str] | None:
-    """Returns the extension fields if all of them are texts, otherwise None."""
+    """Returns the extension fields if all of them are texts; otherwise None."""
     try:
         if form == _ROCKETMQ:
             return read_binary_fields(raw)
@@ -338,7 +340,7 @@ _SWITCHES: Final = ("nsd", "oway", "lo")
 
 
 class _Unreadable(Exception):
-    """A field is missing or does not have its type's usual form."""
+    """A field is missing or does not have the usual form of its type."""
 
 
 def _number(text: str | None, allowed: range, default: int | None = None) -> int:
@@ -358,7 +360,8 @@ def _flag(text: str | None) -> bool:
 
 
 def read_send(code: int, form: int, ext_raw: bytes) -> SendFields | None:
-    """Returns the fields of SEND_MESSAGE (10), or of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320)."""
+    """Returns the fields of SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) or SEND_BATCH_MESSAGE (320). Returns None if
+    they do not have the usual form."""
     found = _texts(form, ext_raw)
     if found is None:
         return None
@@ -388,7 +391,7 @@ def read_send(code: int, form: int, ext_raw: bytes) -> SendFields | None:
 
 
 class StoredProperties(NamedTuple):
-    """A send's properties as they are stored, with the values the send path needs."""
+    """The properties of a send as they are stored, and the values that the send path needs."""
 
     properties: bytes
     unique_key: bytes
@@ -412,10 +415,10 @@ _ASKS: Final = frozenset(
 
 
 def stored_properties(raw: bytes, added: bytes) -> StoredProperties:
-    """Returns a send's property text, with the pairs of ``added`` set and POP_CK removed.
+    """Returns the property text of a send, with the pairs of ``added`` set and POP_CK removed.
 
-    Pairs with an empty name or value are dropped, the later of two pairs with one name counts, and the text is
-    terminated. Raises ``RecordError`` when the result is too long.
+    Pairs with an empty name or value are dropped. If two pairs have the same name, the later one counts. The text
+    ends with a terminator. Raises ``RecordError`` if the result is too long.
     """
     pairs = pairs_of(raw)
     pairs.pop(Property.POP_CK.value, None)
@@ -435,7 +438,8 @@ def pairs_of(raw: bytes) -> dict[str, str]:
 
 
 def encode_binary_fields(fields: Mapping[str, str]) -> bytes:
-    """Returns the extension region of a binary header, without empty texts, which this form cannot represent."""
+    """Returns the extension region of a binary header. Empty texts are omitted, because this form cannot represent
+    them."""
     parts: list[bytes] = []
     for key, value in fields.items():
         if value:
@@ -496,7 +500,7 @@ def encode_send_fields(
 
 
 class SendAnswerFields(msgspec.Struct, gc=False):
-    """The response fields a producer needs; None for missing ones."""
+    """The response fields that a producer needs. Missing ones are None."""
 
     queue_id: int | None
     queue_offset: int

@@ -42,7 +42,7 @@ def body_crcs(data: bytes | bytearray | memoryview, ranges: bytes) -> bytes:
 def java_hash_bytes(data: bytes) -> int:
     """Returns ``String.hashCode`` of UTF-8 text, as a signed 32-bit number.
 
-    Computed over UTF-16 code units; invalid UTF-8 counts as U+FFFD, as in Java.
+    It is computed over UTF-16 code units. Invalid UTF-8 counts as U+FFFD, like in Java.
     """
     return _java_hash(data if data.isascii() else _units(data.decode("utf-8", "replace")))
 

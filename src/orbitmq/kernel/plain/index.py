@@ -12,12 +12,13 @@ NUMBER_MAX = 0x7FFFFFFF
 
 
 def link_keys(slots: memoryview, keys: bytes, first: int, begin_ms: int) -> tuple[bytes, int]:
-    """Returns the entries of these keys, numbered from ``first``, and how many of their slots were empty before.
+    """Returns the entries of these keys, numbered from ``first``, and the number of their slots that were empty
+    before.
 
     ``slots`` is a writable view of the file's slots as 32-bit numbers (format ``i``, big-endian on any machine). Each
-    slot gets the number of its newest entry. ``keys`` is a sequence of ``INDEX_KEY``. Times count from ``begin_ms``;
-    in a file without entries (``first`` is 1) from the first key. A slot with an invalid number is treated as empty.
-    Raises ``ValueError`` without slots, for a partial key, or for numbers beyond 32 bits.
+    slot gets the number of its newest entry. ``keys`` is a sequence of ``INDEX_KEY``. Times are counted from
+    ``begin_ms`` or, in a file without entries (``first`` is 1), from the first key. A slot with an invalid number is
+    treated as empty. Raises ``ValueError`` without slots, for a partial key, or for numbers beyond 32 bits.
     """
     count, rest = divmod(len(keys), INDEX_KEY.size)
     if not slots or rest or not 1 <= first <= NUMBER_MAX - count:

@@ -1,4 +1,5 @@
-"""The texts of POP in bulk: acknowledgements, answers to pops, and the bodies of records in the revive topic.
+"""Encodes and decodes POP in bulk: acknowledgements, responses to pops, and the bodies of records in the revive
+topic.
 
 Apache: ``AckMessageRequestHeader``, ``PopMessageResponseHeader``, ``ExtraInfoUtil``, ``PopCheckPoint``, ``AckMsg``.
 """
@@ -30,7 +31,7 @@ _BOOL_NAMES: Final = ("lo", "nsd", "oway")
 
 
 class HandedOut(Protocol):
-    """The messages of one queue that one pop handed out."""
+    """The messages of one queue that one pop returned."""
 
     topic: str
     group: str
@@ -44,10 +45,9 @@ class HandedOut(Protocol):
 
 
 def ack_fields(raw: bytes, is_binary: bool) -> AckFields | None:
-    """Read the extension fields of an acknowledgement and its receipt.
+    """Read the extension fields of an acknowledgement, including its receipt.
 
-    Returns None, like ``pull_fields``, for one that is not written the usual way; the typed readers then read it or
-    report the error.
+    Returns None if the fields do not have the usual form. The typed readers then read them or report the error.
     """
     fields = read_fields(raw, is_binary)
     if fields is None or any(fields.get(name, "true") not in ("true", "false") for name in _BOOL_NAMES):
@@ -78,8 +78,8 @@ def pop_answer(
 ) -> bytes:
     """Returns the response frame of a pop; see ``encode_answer``.
 
-    ``numbers``: invisible time, remaining messages, pop time, revive queue id. ``order_counts`` is None unless the
-    pop is ordered.
+    ``numbers`` are the invisible time, the number of remaining messages, the pop time and the revive queue id.
+    ``order_counts`` is None unless the pop is ordered.
     """
     invisible_ms, rest, pop_time_ms, revive_queue_id = numbers
     fields: list[AnswerField] = [
@@ -101,7 +101,7 @@ def pop_answer(
 
 
 def checkpoint_bodies(checkpoints: Sequence[HandedOut], broker_name: str) -> list[bytes]:
-    """Returns the body of each checkpoint's ``ck`` record."""
+    """Returns the bodies of the ``ck`` records of checkpoints, one for each."""
     quoted_name = _quoted(broker_name)
     return [
         (
@@ -127,9 +127,11 @@ def checkpoint_bodies(checkpoints: Sequence[HandedOut], broker_name: str) -> lis
 
 
 def ack_bodies(done: Sequence[tuple[HandedOut, int]], broker_name: str) -> list[tuple[int, bytes]]:
-    """Returns the body of the record that marks messages of a checkpoint as done, for each checkpoint and the bit set
-    of those messages by position. Each body comes with their number, on which its form depends; with none the body is
-    empty."""
+    """Returns the body of an acknowledgement record and the number of messages it marks as done, for each checkpoint.
+
+    Each entry of ``done`` is a checkpoint and a bit set of the positions of its finished messages. The record's form
+    depends on their number. If it is 0, the body is empty.
+    """
     quoted_name = _quoted(broker_name)
     bodies: list[tuple[int, bytes]] = []
     for one, bits in done:

@@ -1,4 +1,5 @@
-"""The fields of a pull request and its response, in both header forms (Apache: ``PullMessageRequestHeader``)."""
+"""Reads and writes the fields of pull requests and responses, in both header forms (Apache:
+``PullMessageRequestHeader``)."""
 
 from __future__ import annotations
 
@@ -93,10 +94,10 @@ _REQUIRED: Final = ("consumerGroup", "topic", "queueId", "queueOffset", "maxMsgN
 
 
 def pull_fields(raw: bytes, is_binary: bool) -> PullFields | None:
-    """Read the extension fields of a pull, in any order; the later of two with one name counts.
+    """Read the extension fields of a pull, in any order. If a name occurs twice, the later field counts.
 
-    Returns None when something is missing or malformed, or needs a complete JSON reader (an escape, a value that is
-    not a text). The typed header reader then reads it or reports the error.
+    Returns None if a field is missing or malformed, or needs a complete JSON reader (an escape, or a value that is
+    not a text). The typed header reader then reads the fields or reports the error.
     """
     fields = read_fields(raw, is_binary)
     if fields is None or any(name not in fields for name in _REQUIRED):
@@ -149,7 +150,7 @@ def read_fields(raw: bytes, is_binary: bool) -> dict[str, str] | None:
 def read_numbers(
     fields: dict[str, str], int_names: Sequence[str], long_names: Sequence[str]
 ) -> dict[str, int] | None:
-    """Returns the numbers that are present; None if one is malformed or out of range."""
+    """Returns the numeric fields that are present, by name; None if one is malformed or out of range."""
     numbers: dict[str, int] = {}
     for name in (*int_names, *long_names):
         text = fields.get(name)
@@ -163,7 +164,8 @@ def read_numbers(
 
 
 def _binary_pairs(raw: bytes) -> list[tuple[bytes, bytes]] | None:
-    """Reads ``name size 2 | name | value size 4 | value``, ignoring pairs with an empty name or value."""
+    """Returns the pairs of ``name size 2 | name | value size 4 | value``, without those that have an empty name or
+    value. Returns None if the bytes are malformed."""
     pairs: list[tuple[bytes, bytes]] = []
     at = 0
     while at < len(raw):
@@ -179,7 +181,7 @@ def _binary_pairs(raw: bytes) -> list[tuple[bytes, bytes]] | None:
 
 
 def _json_pairs(raw: bytes) -> list[tuple[bytes, bytes]] | None:
-    """Reads an object of texts without escapes."""
+    """Returns the pairs of a JSON object of texts without escapes; None for anything else."""
     found = _OPEN.match(raw)
     if found is None:
         return None
@@ -208,8 +210,8 @@ def pull_answer(
     numbers: PullNumbers,
     pieces: Sequence[Piece],
 ) -> bytes:
-    """Returns the response frame of a pull, with its fields in the order in which Apache writes them in either form;
-    see ``encode_answer``."""
+    """Returns the response frame of a pull; see ``encode_answer``. Its fields are in Apache's order for the header
+    form."""
     pairs: list[AnswerField] = list(zip(_NUMBER_NAMES, numbers, strict=True))
     fields = pairs if is_binary else [pairs[place] for place in _JSON_ORDER]
     return encode_answer(is_binary, opaque, code, remark, fields, pieces)
@@ -229,13 +231,12 @@ def answer_pulls(
     bounds: tuple[int, int, int],
     asked: Sequence[AskedPull],
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Answer pulls whose records are in one window of the log, one after another; see ``select`` and
-    ``pull_answer``.
+    """Answer pulls whose records are in one window of the log, one after another; see ``select`` and ``pull_answer``.
 
-    Returns the frames, and for each pull the next queue offset and the count and bytes of its records. Stops before a
-    pull that meets a damaged record or one outside the window, and when the frames have enough bytes. ``bounds``: the
-    log offset from which records are in memory, the one from which log and units are trusted, and how many bytes are
-    enough.
+    Returns the frames and, for each pull, the next queue offset and the count and bytes of its records. Stops before
+    a pull that meets a damaged record or one outside the window, and when the frames have reached the given size.
+    ``bounds`` are the log offset from which records are in memory, the log offset from which the log and the units
+    are trusted, and that size in bytes.
     """
     memory_start, trusted_offset, enough_bytes = bounds
     frames: list[bytes] = []
@@ -272,7 +273,7 @@ def answer_pulls(
 
 
 def record_values(data: bytes, check_crc: bool) -> list[RecordValues] | None:
-    """Returns the consecutive records in ``data``; None when it contains anything else.
+    """Returns the consecutive records in ``data``; None if it contains anything else.
 
     Compressed bodies are not decompressed.
     """

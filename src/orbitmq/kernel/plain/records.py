@@ -101,8 +101,9 @@ def encode_records(
     """Encode everything needed to store messages from ``log_offset`` on.
 
     ``slots`` assigns each message to a queue, ``next_offsets`` holds each queue's next offset. Raises ``RecordError``
-    for a message that cannot be stored: no body, an empty or too long topic, properties beyond 32,767 bytes, a host
-    that is not 8 or 20 bytes long, numbers that do not fit their field, an unknown slot.
+    for a message that cannot be stored: one without a body, with an empty or too long topic, with properties beyond
+    32,767 bytes, with a host that is not 8 or 20 bytes long, with numbers that do not fit their field, or with an
+    unknown slot.
     """
     try:
         return _encode_all(messages, slots, next_offsets, log_offset, store_ms, store_host, with_keys)
@@ -161,7 +162,7 @@ def encode_record(
     store_ms: int,
     store_host: bytes,
 ) -> bytes:
-    """Encode one record, with the given queue offset regardless of its flags. Raises ``RecordError``."""
+    """Encode one record. It gets the given queue offset, whatever its flags. Raises ``RecordError``."""
     try:
         return _encode(message, queue_offset, log_offset, store_ms, store_host)
     except (struct_error, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -209,7 +210,7 @@ def _encode(
 
 
 def _host_bit(host: bytes, bit: int) -> int:
-    """Returns the bit of the system flag for the length of a host."""
+    """Returns ``bit``, the system flag for an IPv6 host, if the host is that long; otherwise 0."""
     if len(host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
         raise RecordError(f"a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {len(host)}")
     return bit if len(host) == HOST_V6_BYTES else 0
@@ -218,9 +219,9 @@ def _host_bit(host: bytes, bit: int) -> int:
 def _storable(properties: bytes) -> bytes:
     """Returns the property text in a form that is safe to store.
 
-    A scan takes zeros at the end of a record, or a sector of them inside, for a write that never reached the disk. So
-    text that ends with a zero gets the terminator that 4.9 senders leave out, which changes no property, and a sector
-    of zeros in a value is refused.
+    A scan treats zeros at the end of a record, or a sector of zeros inside it, as a write that never reached the
+    disk. So text that ends with a zero gets the terminator that senders of 4.9 omit, which changes no property, and a
+    sector of zeros in a value is refused.
     """
     if properties and not properties[-1]:
         properties += b"\x02"
@@ -234,7 +235,8 @@ def _storable(properties: bytes) -> bytes:
 
 
 def split_entries(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """Returns flag, body and properties of each entry of a batch body, which must end exactly with its last entry."""
+    """Returns flag, body and properties of each entry of a batch body. Raises ``RecordError`` unless the body ends
+    exactly with its last entry."""
     if not data:
         raise RecordError("the batch is empty")
     entries: list[tuple[int, bytes, bytes]] = []
@@ -256,18 +258,18 @@ def split_entries(data: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def _values(properties: bytes) -> dict[bytes, bytes]:
-    """Returns values by name; of several pairs with one name the last non-empty value counts."""
+    """Returns values by name. If several pairs have the same name, the last non-empty value counts."""
     pairs = [pair.partition(b"\x01") for pair in properties.split(b"\x02")]
     return {name: value for name, _, value in pairs if value}
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """Returns the value of the last non-empty pair with that name; None without one."""
+    """Returns the value of the last non-empty pair with that name; None if there is none."""
     return _values(properties).get(name) if name in properties else None
 
 
 def tag_code(properties: bytes) -> int:
-    """Returns the tag code of a message's queue unit: the hash of its tag, 0 without one."""
+    """Returns the tag code of a message's queue unit: the hash of its tag, or 0 if it has none."""
     return _tag_code(_values(properties))
 
 
@@ -305,10 +307,10 @@ def hash_keys(records: Sequence[tuple[str, bytes, int, int, int]], with_keys: in
 
 def record_starts(data: bytes | bytearray | memoryview, start: int, end: int) -> tuple[bytes, int]:
     """Returns the starts of the records in ``data[start:end]``, as native signed 64-bit numbers, and the end of the
-    last.
+    last record.
 
     Checks only size and magic, for callers that check the rest themselves. Stops at the first position without a
-    record that, according to its size, ends by ``end``. Raises ``OverflowError`` for a negative position.
+    record whose size lets it end by ``end``. Raises ``OverflowError`` for a negative position.
     """
     if start < 0 or end < 0:
         raise OverflowError("a position is negative")
@@ -330,8 +332,8 @@ def walk_records(
 ) -> tuple[list[Walked], int]:
     """Returns the whole records from ``start`` on, and the position after the last one.
 
-    A record must be completely inside ``data[start:end]``. With ``log_base`` (the log offset of position 0) it must
-    contain its own log offset. With ``check_crc`` its body must match its checksum.
+    A record must be completely inside ``data[start:end]``. If ``log_base`` (the log offset of position 0) is given,
+    the record must contain its own log offset. With ``check_crc`` its body must match its checksum.
     """
     return _walk(data, start, end, check_crc, log_base, sys.maxsize)
 
@@ -351,7 +353,7 @@ def _walk(
 
 
 def record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: int | None) -> Walked | None:
-    """Returns the whole record at a position, by the rules of ``walk_records``; None without one."""
+    """Returns the whole record at a position, according to the rules of ``walk_records``; None if there is none."""
     if position < 0 or position > end - RECORD_BYTES_MIN:
         return None
     (sys_flag,) = INT.unpack_from(data, position + SYS_FLAG_AT)
@@ -392,9 +394,10 @@ def record_at(data: bytes, position: int, end: int, check_crc: bool, log_base: i
 def _is_torn(data: bytes, record_end: int, end: int, at_sector_end: bool) -> bool:
     """Whether a record with consistent sizes, but with text that ends in a zero, was written only partly.
 
-    The checksum covers only the body, so a power cut after the body leaves zeros in place of topic and properties. We
-    never store text that ends with a zero, but Apache does if a client sends it. So such a record is accepted if
-    another one follows directly, unless it ends at a sector boundary: then the zeros may be a lost sector.
+    The checksum covers only the body, so a power failure after the body was written leaves zeros in place of topic
+    and properties. We never store text that ends with a zero, but Apache does if a client sends it. So such a record
+    is accepted if another one follows directly, unless it ends at a sector boundary, because then the zeros may be a
+    lost sector.
     """
     if record_end == end:
         return False

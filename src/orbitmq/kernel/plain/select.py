@@ -29,11 +29,12 @@ MAX_OFFSET: Final = 2**63 - 1
 
 
 class Filter:
-    """A subscription's filter: selects records with one of the tag codes (None: any) for which an SQL program (None:
-    no program; see ``orbitmq.kernel.sql_program``) is true.
+    """A subscription's filter. It selects records that have one of the tag codes and for which the SQL program is
+    true.
 
-    Tag codes are hashes, so other tags may pass: like with Apache, the client compares the tags themselves. A unit
-    with an extension address in place of a tag code passes.
+    ``tag_codes`` is None to accept any tag, ``program`` is None to accept any properties; see
+    ``orbitmq.kernel.sql_program``. Tag codes are hashes, so messages with other tags may pass. Like with Apache, the
+    client compares the tags themselves. A unit with an extension address in place of a tag code passes.
     """
 
     def __init__(self, tag_codes: Iterable[int] | None = None, program: bytes | None = None) -> None:
@@ -50,7 +51,7 @@ class Filter:
 
     @property
     def node_count(self) -> int:
-        """Number of nodes in the program, which determines the cost per record."""
+        """The number of nodes in the program, which determines the cost per record."""
         return self._node_count
 
     def matches_code(self, tag_code: int) -> bool:
@@ -58,11 +59,12 @@ class Filter:
         return codes is None or tag_code in codes or tag_code <= _EXTENSION_ADDRESS_MAX
 
     def matches_properties(self, properties: bytes) -> bool:
-        """Whether the program selects a message with that property text."""
+        """Whether the program selects a message with this property text."""
         return self._root is None or selects(self._root, properties)
 
     def matches_record(self, record: bytes | memoryview) -> bool:
-        """Like ``matches_properties``, for a stored record; one without readable properties is not selected."""
+        """Like ``matches_properties``, for a stored record. A record whose properties cannot be read is not
+        selected."""
         if self._root is None:
             return True
         properties = record_properties(record)
@@ -70,7 +72,8 @@ class Filter:
 
 
 def record_properties(record: bytes | memoryview) -> bytes | None:
-    """Returns a record's property text: from after its size to the end of the record. None if it is not a record."""
+    """Returns the property text of a record, from the end of its size field to the end of the record. Returns None if
+    the bytes are not a record."""
     if len(record) < FIXED_V4.size:
         return None
     _, magic = SIZE_AND_MAGIC.unpack_from(record)
@@ -97,22 +100,24 @@ def select(
     wanted: Filter | None,
     place: tuple[bytes, int, int, int],
 ) -> tuple[int, int, int, bytes, bool, tuple[int, ...]]:
-    """Select records of consume queue units, from unit number ``at`` on.
+    """Select the records that consume queue units point to, starting with unit number ``at``.
 
-    ``window`` is a part of the log and its first log offset. ``limits``: the maximum records and bytes of the whole
-    read, whose first record is selected regardless of its size. ``taken``: the records and bytes selected so far.
-    ``place``: topic, queue id, the queue offset of unit number 0, and the log offset from which log and units are
-    trusted.
+    ``window`` is a part of the log and its first log offset. ``limits`` are the maximum number of records and of
+    bytes for the whole read; the first record is selected regardless of its size. ``taken`` are the records and bytes
+    selected so far. ``place`` is the topic, the queue id, the queue offset of unit number 0, and the log offset from
+    which the log and the units are trusted.
 
-    A record before the trusted offset is selected only if it is whole, its body matches its checksum, and it contains
-    its own log offset and the unit's queue and queue offset. Other records are skipped as damaged, unless their tag
-    code already excludes them. From the trusted offset on records are not checked, with two exceptions: the first one
-    of the call, and one that is not after the previous unit's record, must contain their own position, because the
-    unit may be an old, damaged one.
+    Before the trusted offset, a record is selected only if it is whole, its body matches its checksum, and it
+    contains its own log offset and the unit's queue and queue offset. Other records are skipped as damaged, unless
+    their tag code already excludes them.
 
-    Returns the number of the first unit not examined; the records and bytes selected; the bounds of the slices in the
-    window (a sequence of ``SLICE``; adjacent records share one); whether a unit's record is outside the window (it is
-    the first unit not examined); and the numbers of the damaged units.
+    From the trusted offset on, records are not checked, with these exceptions: the first record of the call, the
+    record after a damaged one, and a record that starts before the end of the previous one. These must contain their
+    own position, because the unit may be a stale, damaged one.
+
+    Returns the number of the first unit that was not examined, the records and bytes selected, and the bounds of the
+    slices in the window (a sequence of ``SLICE``; adjacent records share one). These are followed by whether a unit's
+    record is outside the window (it is then the first unit not examined), and the numbers of the damaged units.
     """
     data, data_offset = window
     count_max, bytes_max = limits
@@ -153,7 +158,7 @@ def select(
 
 
 def _is_named(record: bytes, log_offset: int, queue_id: int, queue_offset: int) -> bool:
-    """Whether a record's header identifies it as the unit's message."""
+    """Whether a record's header contains the log offset, queue id and queue offset of its unit."""
     if len(record) < RECORD_BYTES_MIN:
         return False
     size, magic, _, *own = FIXED_V4.unpack_from(record)[:7]
@@ -162,6 +167,6 @@ def _is_named(record: bytes, log_offset: int, queue_id: int, queue_offset: int) 
 
 
 def _is_whole(record: bytes, log_offset: int, topic: bytes) -> bool:
-    """Whether the bytes are one whole record of a topic with an intact body."""
+    """Whether the bytes are a whole record of a topic, with an intact body."""
     found = record_at(record, 0, len(record), True, log_offset)
     return found is not None and found[11] == topic

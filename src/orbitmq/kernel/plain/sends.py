@@ -1,10 +1,10 @@
-"""The sends of a socket read as one value; the records of all sends of a turn, and the responses to them.
+"""Reads the sends of a socket as one value, and encodes the records of all sends of a turn and the responses to them.
 
 A plain send only has to be stored: its header has the usual form, and it has a body, a queue, a unique key, and no
 property that the broker acts on or sets itself. ``split_requests`` returns consecutive plain sends as one ``Sends``,
-so that Python runs once per read. A server checks and stamps it, encodes it together with those of other connections,
-and writes the responses. Any other send is a ``Frame``: a server reads it on its own and creates a ``Sends`` for the
-message to store (``sends_of``), so the log has a single write path.
+so that Python runs once per read. A server validates and stamps it, encodes it together with those of other
+connections, and writes the responses. Any other send is a ``Frame``. A server reads it on its own and creates a
+``Sends`` for the message to store (``sends_of``), so the log has a single write path.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ the number of sends."""
 
 
 class _Send(msgspec.Struct):
-    """One send. ``message`` is the record's content; a batch has all its messages in the body."""
+    """One send. ``message`` is the record's content. The body of a batch contains all of its messages."""
 
     message: Message
     is_batch: bool
@@ -107,7 +107,7 @@ class _Send(msgspec.Struct):
 
 
 class Sends:
-    """Sends of one peer, in order. Where they are stored is noted in them when they are encoded."""
+    """The sends of one peer, in order. Encoding them also records where they are stored."""
 
     pull: None = None
     """Like a frame without a flag that is not a pull."""
@@ -123,7 +123,7 @@ class Sends:
 
     @property
     def code(self) -> int:
-        """Request code of the first send; 0 without a frame."""
+        """The request code of the first send; 0 if it has no frame."""
         frame = self._sends[0].frame if self._sends else None
         return 0 if frame is None else frame.code
 
@@ -134,17 +134,18 @@ class Sends:
 
     @property
     def size_bytes(self) -> int:
-        """Total size of the requests' bodies."""
+        """The total size of the requests' bodies."""
         return sum(len(send.message.body) for send in self._sends)
 
     @property
     def body_bytes_max(self) -> int:
-        """Size of the largest message; the messages of a batch count together. 0 for a body that is not a batch."""
+        """The size of the largest message. The messages of a batch count together. 0 for a body that is not a
+        batch."""
         return max((send.body_bytes() for send in self._sends), default=0)
 
     @property
     def request_count(self) -> int:
-        """The number of sends, as ``Frame`` has it."""
+        """The number of sends. ``Frame`` has the same attribute."""
         return len(self._sends)
 
     @property
@@ -154,7 +155,7 @@ class Sends:
 
     @property
     def waits(self) -> bool:
-        """Whether any response waits until the message is as safe as configured."""
+        """Whether any response must wait until the message is as durable as configured."""
         return any(send.waits and not send.flag & _ONEWAY for send in self._sends)
 
     def has_key(self, unique_key: bytes) -> bool:
@@ -162,7 +163,8 @@ class Sends:
         return any(send.unique_key == unique_key for send in self._sends)
 
     def frames(self) -> list[Frame]:
-        """Returns the requests one by one. Raises ``ValueError`` for those of ``sends_of``."""
+        """Returns the requests one by one. Raises ``ValueError`` for sends created by ``sends_of``, which have no
+        frames."""
         frames = [send.frame for send in self._sends if send.frame is not None]
         if len(frames) < len(self._sends):
             raise ValueError("a send without a frame")
@@ -173,7 +175,7 @@ class Sends:
         return [(send.form, send.opaque, send.flag) for send in self._sends]
 
     def part(self, start: int, end: int) -> Sends:
-        """Returns some of the sends, in order. Raises ``IndexError``."""
+        """Returns the sends from ``start`` to ``end`` (exclusive), in order. Raises ``IndexError``."""
         if not 0 <= start <= end <= len(self._sends):
             raise IndexError("no such part")
         sends = [msgspec.structs.replace(send, log_offsets=()) for send in self._sends[start:end]]
@@ -182,7 +184,8 @@ class Sends:
     def stamp(self, born_host: bytes, added: bytes, body_bytes_max: int) -> bool:
         """Set the sender's address and the properties that the broker adds to single messages.
 
-        Returns False if a message is too large to be stored: its body, all bodies of a batch, or its properties.
+        Returns False if a message is too large to be stored, because of its body, the bodies of its batch, or its
+        properties.
         """
         self._born_host, self._added = born_host, added
         return self.body_bytes_max <= body_bytes_max and all(
@@ -191,11 +194,12 @@ class Sends:
         )
 
     def messages(self) -> list[Message]:
-        """Returns all messages as they are stored, those of a batch one by one. Raises ``RecordError``."""
+        """Returns all messages as they are stored. The messages of a batch are returned one by one. Raises
+        ``RecordError``."""
         return [message for send in self._sends for message in send.messages(self._born_host, self._added)]
 
     def stored_at(self, log_offsets: Sequence[int], queue_offset: int) -> None:
-        """Note where a single send was stored, if not by ``encode_sends``."""
+        """Record where a single send was stored, if ``encode_sends`` did not store it."""
         if len(self._sends) != 1 or not log_offsets:
             raise ValueError("one send and a place for it are needed")
         self._sends[0].log_offsets, self._sends[0].queue_offset = log_offsets, queue_offset
@@ -204,7 +208,7 @@ class Sends:
 def split_requests(
     data: bytes, frame_bytes_max: int, sends_max: int
 ) -> tuple[list[Frame | Sends], int, int, str]:
-    """Like ``split_frames``, with up to ``sends_max`` consecutive plain sends as one ``Sends``."""
+    """Like ``split_frames``, but returns up to ``sends_max`` consecutive plain sends as one ``Sends``."""
     found: list[Frame | Sends] = []
     run: list[_Send] = []
 
@@ -229,7 +233,7 @@ def split_requests(
 
 
 def _plain(frame: Frame) -> _Send | None:
-    """Returns the send of a request; None if it is not plain."""
+    """Returns the send in a request; None if it is not plain."""
     fields = frame.send
     if fields is None or not frame.body or fields.queue_id < 0 or fields.sys_flag & ROLLED_BACK:
         return None
@@ -270,8 +274,8 @@ def _of_batch(fields: SendFields, body: bytes) -> tuple[bytes, bytes, bool] | No
 
 
 def _of_single(fields: SendFields) -> tuple[bytes, bytes, bool] | None:
-    """Returns properties, unique key, and whether the sender waits for the flush; None for a message that asks for
-    more, or whose property text must be rewritten."""
+    """Returns the properties, the unique key, and whether the sender waits for the flush. Returns None for a message
+    that needs more than storing, or whose property text must be rewritten."""
     raw = fields.properties
     if len(fields.topic.encode()) > TOPIC_BYTES_MAX:
         return None
@@ -296,9 +300,10 @@ def sends_of(
     unique_key: bytes,
     recall_handle: str,
 ) -> Sends:
-    """Returns one send that is stored as ``message``; the body of a batch holds its messages.
+    """Returns one send that is stored as ``message``. The body of a batch contains its messages.
 
-    ``request``: header form, opaque and flag. The response names ``queue_id``, ``unique_key`` and ``recall_handle``.
+    ``request`` is the header form, opaque and flag of the request. The response contains ``queue_id``, ``unique_key``
+    and ``recall_handle``.
     """
     stored = _checked(message, is_batch)
     send = _Send(stored, is_batch, *request, waits, queue_id, unique_key, recall_handle)
@@ -308,7 +313,7 @@ def sends_of(
 def _checked(
     message: tuple[str, int, bytes, bytes, int, bytes, int, int, int, int], is_batch: bool
 ) -> Message:
-    """Returns a message whose fields have the types they need; sizes are checked when it is encoded."""
+    """Returns a message whose fields have been checked for their types. Sizes are checked when it is encoded."""
     if len(message) != len(Message._fields):
         raise RecordError(f"the message cannot be stored: {len(message)} fields, not {len(Message._fields)}")
     try:
@@ -366,9 +371,9 @@ def encode_sends(
 def encode_send_answers(
     turn: Sequence[Sends], code: int, waiting: bool | None, store_host: bytes, region: str, traced: bool
 ) -> bytes:
-    """Returns the responses to all stored sends that want one, concatenated.
+    """Returns the responses to all stored sends that request one, concatenated.
 
-    ``waiting``: only to those that wait for the flush, only to those that do not, or to both (None).
+    ``waiting`` selects the sends that wait for the flush (True), those that do not (False), or both (None).
     """
     prefix = store_host.hex().upper()
     trace = "true" if traced else "false"

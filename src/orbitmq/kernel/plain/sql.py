@@ -1,4 +1,4 @@
-"""SQL92: evaluates programs with the observed behaviour of Apache's broker (Apache: ``evaluate``).
+"""Evaluates SQL92 programs like Apache's broker was observed to do (Apache: ``evaluate``).
 
 The format is described in ``orbitmq.kernel.sql_program``. Logic is three-valued. Text that cannot be converted to the
 number it is compared with ends the evaluation of the whole expression (``Unreadable``), and the message is not
@@ -103,7 +103,7 @@ class _Reader:
 
 
 def parse_program(program: bytes) -> tuple[Node, int]:
-    """Returns the root and the number of nodes. Raises ``ValueError``."""
+    """Returns the root node of a program and the number of its nodes. Raises ``ValueError``."""
     reader = _Reader(program)
     root = reader.condition(1)
     if not reader.is_at_end:
@@ -112,8 +112,8 @@ def parse_program(program: bytes) -> tuple[Node, int]:
 
 
 def properties_of(raw: bytes) -> dict[bytes, str]:
-    """Returns values by name. The later of two pairs with one name counts; pairs with an empty name or value are
-    ignored; invalid UTF-8 becomes U+FFFD, as in Java."""
+    """Returns values by name. If two pairs have the same name, the later one counts. Pairs with an empty name or
+    value are ignored. Invalid UTF-8 becomes U+FFFD, like in Java."""
     properties: dict[bytes, str] = {}
     for pair in raw.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")
@@ -123,7 +123,7 @@ def properties_of(raw: bytes) -> dict[bytes, str]:
 
 
 def selects(root: Node, raw: bytes) -> bool:
-    """Whether the message with that property text is selected."""
+    """Whether a message with this property text is selected."""
     try:
         return evaluate(root, properties_of(raw)) is True
     except Unreadable:
@@ -131,7 +131,7 @@ def selects(root: Node, raw: bytes) -> bool:
 
 
 def evaluate(node: Node, properties: Mapping[bytes, str]) -> bool | None:
-    """Returns a condition's value: true, false or null. Raises ``Unreadable``."""
+    """Returns the value of a condition: True, False or, for null, None. Raises ``Unreadable``."""
     code = node[0]
     match code:
         case Op.AND | Op.OR:
@@ -156,7 +156,8 @@ def evaluate(node: Node, properties: Mapping[bytes, str]) -> bool | None:
 
 
 def _chain(node: Node, properties: Mapping[bytes, str]) -> bool | None:
-    """Stops at the first deciding term; after a null the remaining terms are still evaluated."""
+    """Evaluate ``AND`` or ``OR``. Stops at the first deciding term; after a null the remaining terms are still
+    evaluated."""
     deciding = bool(node[0] == Op.OR)
     unknown = False
     for term in node[1]:
@@ -186,7 +187,8 @@ def _value(node: Node, properties: Mapping[bytes, str]) -> tuple[Value, Kind]:
 
 
 def _equal(node: Node, properties: Mapping[bytes, str]) -> bool | None:
-    """Two nulls are equal; otherwise a null on the left gives null, and one on the right false."""
+    """Compare for equality. Two nulls are equal; otherwise a null on the left gives null, and one on the right gives
+    false."""
     left, left_kind = _value(node[1], properties)
     right, right_kind = _value(node[2], properties)
     if left is None:
@@ -216,7 +218,8 @@ def _order(node: Node, properties: Mapping[bytes, str]) -> bool | None:
 
 
 def _text_test(node: Node, properties: Mapping[bytes, str]) -> bool:
-    """Never null: false for anything that is not a text, negated or not."""
+    """Evaluate a text test. Never null: anything that is not a text gives false, whether the test is negated or
+    not."""
     code, operand, part = node
     value, _ = _value(operand, properties)
     if not part or not isinstance(value, str):

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def always(make: Callable[[], T], *, name: str | None = None) -> T:
-    """A default that is written even if the value equals it, with the wire name where that is not camel case.
+    """Returns a default that is written even if the value equals it, with the wire name where that is not camel case.
 
     msgspec omits only plain defaults and empty collections created by ``dict``, ``list`` or ``set`` itself.
     """
@@ -44,7 +44,8 @@ _encode_plain: Final = msgspec.json.Encoder().encode
 
 
 def encode_body(value: msgspec.Struct) -> bytes:
-    """The compact form of any struct: encoded in C where it is plain JSON, else by the writer of the dialect."""
+    """Returns the compact form of any struct: encoded in C where it is plain JSON, else by the writer of the
+    dialect."""
     return _encode_plain(value) if _is_plain(type(value)) else javajson.encode(value)
 
 

@@ -120,7 +120,7 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
 
 
 def _with_names(heartbeat: Any) -> bytes | None:
-    """The heartbeat with Java's names for ordinals; None if something else is wrong with it."""
+    """Returns the heartbeat with Java's names for ordinals; None if something else is wrong with it."""
     try:
         for consumer in heartbeat["consumerDataSet"]:
             for member, names in _ORDINALS.items():

@@ -106,7 +106,7 @@ class BatchAck(Body, frozen=True, kw_only=True):
     topic: str | None = field(name="t", default=None)
 
     def indexes(self) -> list[int]:
-        """Positions of the messages in the pop, from ``start_offset`` on. Raises ``BodyError``."""
+        """Returns positions of the messages in the pop, from ``start_offset`` on. Raises ``BodyError``."""
         text = self.bits or ""
         if len(text) > _ACK_BYTES_MAX:
             raise BodyError(f"acknowledgement bits of {len(text)} bytes are longer than {_ACK_BYTES_MAX}")
@@ -118,7 +118,7 @@ class BatchAck(Body, frozen=True, kw_only=True):
         return [index for index in range(bits.bit_length()) if bits >> index & 1]
 
     def with_indexes(self, indexes: Iterable[int]) -> BatchAck:
-        """The same acknowledgement with other positions."""
+        """Returns the same acknowledgement with other positions."""
         bits = 0
         for index in indexes:
             bits |= 1 << index

@@ -50,7 +50,7 @@ class RegisterBrokerBody(Body, frozen=True, kw_only=True):
 def encode_registration(
     body: RegisterBrokerBody, *, compressed: bool = False, version: int = Version.OURS
 ) -> bytes:
-    """The body that a broker of ``version`` sends."""
+    """Returns the body that a broker of ``version`` sends."""
     if not compressed:
         return body.encode()
     wrapper = body.topic_config_serialize_wrapper
@@ -131,7 +131,7 @@ class _Reader:
         self._position = 0
 
     def number(self) -> int:
-        """A count or a length; at most the number of remaining bytes."""
+        """Returns a count or a length; at most the number of remaining bytes."""
         end = self._position + _LENGTH.size
         if end > len(self._raw):
             raise BodyError("registration ends inside a number")

@@ -22,7 +22,7 @@ __all__ = [
 
 
 def encode_route(route: TopicRoute, *, standard: bool) -> bytes:
-    """The answer to GET_ROUTEINFO_BY_TOPIC (105).
+    """Returns the answer to GET_ROUTEINFO_BY_TOPIC (105).
 
     ``standard`` quotes the broker ids, for clients of version 4.9.4 and later and for those that request it. Other
     clients need the bare form: the Go client takes every quoted id for 0, so that the last slave of a broker would

@@ -73,7 +73,8 @@ class SendMessageRequestV2(SendMessageRequest, kw_only=True):
 
 
 def send_fields(frame: Frame) -> SendFields:
-    """The fields of a send that the kernel did not parse. Raises ``HeaderFieldError`` naming the bad field."""
+    """Returns the fields of a send that the kernel did not parse. Raises ``HeaderFieldError`` naming the bad
+    field."""
     long_names = frame.code == KernelRequest.SEND_MESSAGE
     header = decode_header(SendMessageRequest if long_names else SendMessageRequestV2, frame)
     return SendFields(
@@ -101,7 +102,7 @@ def send_ext(
     flag: int,
     batch: bool,
 ) -> dict[str, str]:
-    """The fields of a send as texts, for headers that are signed or written as JSON. The kernel's
+    """Returns the fields of a send as texts, for headers that are signed or written as JSON. The kernel's
     ``encode_send_fields`` writes the binary form."""
     return {
         "a": origin.group,
