@@ -8,7 +8,8 @@ __all__ = ["DataVersion"]
 
 
 class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Two versions are equal only if all three parts are; ``newer_than`` decides which one is newer."""
+    """The version of a table. Two versions are equal only if all three parts are; ``newer_than`` decides which one is
+    newer."""
 
     counter: int = 0
     """Incremented with every change."""
@@ -22,7 +23,8 @@ class DataVersion(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return DataVersion(counter=self.counter + 1, state_version=state_version, timestamp_ms=now_ms)
 
     def newer_than(self, other: DataVersion) -> bool:
-        """Apache's order: epoch first, then counter, then time."""
+        """Whether this version is newer, in Apache's order: compares the epoch first, then the counter, then the
+        time."""
         return (self.state_version, self.counter, self.timestamp_ms) > (
             other.state_version,
             other.counter,

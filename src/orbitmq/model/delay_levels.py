@@ -1,4 +1,5 @@
-"""Delay levels: "1s 5s 10s ..." and the duration of each (Apache: ``ScheduleMessageService``)."""
+"""Parses delay levels such as "1s 5s 10s ...", and returns the duration of each (Apache:
+``ScheduleMessageService``)."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ _INT_MAX: Final = (1 << 31) - 1
 
 
 class DelayLevels:
-    """Levels count from 1; level n waits in queue n - 1 of the schedule topic."""
+    """The delay levels of a broker, counted from 1. Messages of level n wait in queue n - 1 of the schedule topic."""
 
     def __init__(self, text: str = DELAY_LEVELS_DEFAULT) -> None:
-        """Raises ``ConfigError`` naming the entry that cannot be parsed."""
+        """Parse the levels. Raises ``ConfigError``, which names the entry that cannot be parsed."""
         words = text.split()
         if not 0 < len(words) <= _LEVELS_MAX:
             raise ConfigError(
@@ -38,19 +39,22 @@ class DelayLevels:
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        """The delay of level 1, 2, ..."""
+        """The delays in milliseconds, in the order of the levels from 1 on."""
         return self._delays_ms
 
     def clamp(self, level: int) -> int:
-        """Limit a level to the highest one. Below 1 means "no delay" and is returned unchanged."""
+        """Returns the level, limited to the highest one. Levels below 1 mean "no delay" and are returned
+        unchanged."""
         return min(level, len(self._delays_ms))
 
     def delay_ms(self, level: int) -> int:
-        """Returns the delay of a level; an unknown level waits one second, like Apache."""
+        """Returns the delay of a level in milliseconds. An unknown level has a delay of one second, like in
+        Apache."""
         return self._delays_ms[level - 1] if 1 <= level <= len(self._delays_ms) else _UNKNOWN_LEVEL_MS
 
     def due_ms(self, level: int, stored_ms: int) -> int:
-        """When a message stored at that time is due: the value its consume queue entry holds instead of a tag."""
+        """Returns when a message stored at that time is due, in milliseconds since the epoch. The message's consume
+        queue unit contains this value instead of a tag code."""
         return stored_ms + self.delay_ms(self.clamp(level))
 
 

@@ -24,7 +24,7 @@ _DEFAULT_DELAYS_MS: Final = DelayLevels().delays_ms
 
 
 class RetryPolicyType(StrEnum):
-    """Selects one of the two policies."""
+    """Selects one of the two retry policies."""
 
     EXPONENTIAL = "EXPONENTIAL"
     CUSTOMIZED = "CUSTOMIZED"
@@ -36,7 +36,8 @@ class CustomizedRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     next: tuple[int, ...] = _DEFAULT_DELAYS_MS
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """Returns the delay before the next delivery of a message consumed that often."""
+        """Returns the delay in milliseconds before the next delivery of a message that was consumed
+        ``reconsume_times`` times."""
         if not self.next:
             return CustomizedRetryPolicy().delay_ms(reconsume_times)
         return self.next[min(max(reconsume_times, 0) + 2, len(self.next) - 1)]
@@ -50,21 +51,23 @@ class ExponentialRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     multiplier: int = 2
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """Returns the delay before the next delivery of a message consumed that often."""
+        """Returns the delay in milliseconds before the next delivery of a message that was consumed
+        ``reconsume_times`` times."""
         exponent = min(max(reconsume_times, 0), 32)
         growth: int = self.multiplier**exponent
         return min(self.max, self.initial * growth)
 
 
 class GroupRetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The delays of failed messages."""
+    """The retry policies of a group, which determine the delays of failed messages."""
 
     customized_retry_policy: CustomizedRetryPolicy | UnsetType | None = UNSET
     exponential_retry_policy: ExponentialRetryPolicy | UnsetType | None = UNSET
     type: RetryPolicyType = RetryPolicyType.CUSTOMIZED
 
     def delay_ms(self, reconsume_times: int) -> int:
-        """Returns the delay by the selected policy, or by the default table if the policy is missing."""
+        """Returns the delay in milliseconds according to the selected policy, or to the default table if that policy
+        is missing."""
         policy: CustomizedRetryPolicy | ExponentialRetryPolicy | UnsetType | None = (
             self.exponential_retry_policy
             if self.type is RetryPolicyType.EXPONENTIAL
@@ -74,7 +77,7 @@ class GroupRetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class SimpleSubscription(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A subscription fixed on the broker for a group."""
+    """A subscription of a group that is fixed on the broker."""
 
     expression: str | None = None
     expression_type: str | None = None
@@ -83,7 +86,7 @@ class SimpleSubscription(msgspec.Struct, frozen=True, kw_only=True, rename="came
 
 
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One group's settings; also its JSON form, in Apache's (alphabetical) order of members."""
+    """The settings of one group, and their JSON form, with the members in Apache's (alphabetical) order."""
 
     attributes: dict[str, str] = {}
     broker_id: int = 0

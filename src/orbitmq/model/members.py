@@ -17,14 +17,14 @@ __all__ = ["to_object", "unknown_members"]
 
 
 def unknown_members(struct_type: type[msgspec.Struct], members: Mapping[str, Any]) -> dict[str, Any]:
-    """Those members of a parsed JSON object which the struct would drop."""
+    """Returns those members of a parsed JSON object that the struct does not declare."""
     known = _member_names(struct_type)
     return {name: value for name, value in members.items() if name not in known}
 
 
 def to_object(value: msgspec.Struct, unknown: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the struct as a JSON object in alphabetical order, as Apache writes it, the unknown members
-    included."""
+    """Returns the struct as a JSON object, including the unknown members. All members are in alphabetical order, like
+    in Apache."""
     members: dict[str, Any] = {**unknown, **msgspec.to_builtins(value)}
     return dict(sorted(members.items()))
 

@@ -1,4 +1,4 @@
-"""Names of topics and groups: what is allowed, which are the system's, and derived names.
+"""Names of topics and groups: which are valid, which belong to the system, and which are derived from others.
 
 Corresponds to Apache's ``TopicValidator``, ``NamespaceUtil``, ``KeyBuilder`` and the group names of ``MixAll``.
 """
@@ -175,9 +175,9 @@ def check_group(group: str) -> None:
 
 @lru_cache(maxsize=4096)
 def check_send_topic(topic: str) -> None:
-    """Like ``check_topic``, and raise ``NoPermission`` for topics that only the broker itself writes.
+    """Like ``check_topic``, but also raises ``NoPermission`` for topics that only the broker itself writes.
 
-    Memoised, because every send calls it.
+    Cached, because every send calls it.
     """
     check_topic(topic)
     if topic in SEND_FORBIDDEN_TOPICS:
@@ -185,17 +185,17 @@ def check_send_topic(topic: str) -> None:
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether every broker has this topic as a system topic."""
+    """Whether the topic belongs to the system and exists on every broker."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_send_forbidden(topic: str) -> bool:
-    """Whether clients may not send to it."""
+    """Whether clients must not send to the topic."""
     return topic in SEND_FORBIDDEN_TOPICS
 
 
 def is_system_group(group: str) -> bool:
-    """Whether the group belongs to the system. Only the prefix counts; see also ``PREDEFINED_GROUPS``."""
+    """Whether the group belongs to the system. Only the prefix is compared; see also ``PREDEFINED_GROUPS``."""
     return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
@@ -210,28 +210,28 @@ def is_dlq_topic(topic: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """Returns the topic where a group's failed messages wait."""
+    """Returns the topic in which a group's failed messages wait for another attempt."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Returns the topic of a group's dead letters."""
+    """Returns the dead-letter topic of a group."""
     return DLQ_PREFIX + group
 
 
 def pop_retry_topic(topic: str, group: str, *, version_2: bool = False) -> str:
-    """Returns the topic where failed messages of a POP consumer wait, per topic; 5.x brokers use version 1 by
-    default."""
+    """Returns the topic in which failed messages of a POP consumer wait. There is one for each topic and group.
+    Brokers of 5.x use version 1 of the name by default."""
     return f"{RETRY_PREFIX}{group}{'+' if version_2 else '_'}{topic}"
 
 
 def reply_topic(cluster: str) -> str:
-    """Returns the topic of replies in request-reply mode."""
+    """Returns the topic for replies to requests in a cluster."""
     return cluster + REPLY_SUFFIX
 
 
 def is_reply_topic(topic: str, cluster: str) -> bool:
-    """Whether this is the reply topic of the cluster, with or without a client's namespace."""
+    """Whether the topic is the reply topic of the cluster, with or without a client's namespace."""
     name = reply_topic(cluster)
     return topic == name or (
         topic.endswith(NAMESPACE_SEPARATOR + name) and not topic.startswith(NAMESPACE_SEPARATOR)
@@ -239,7 +239,7 @@ def is_reply_topic(topic: str, cluster: str) -> bool:
 
 
 def without_prefix(name: str) -> str:
-    """Returns the name without %RETRY% or %DLQ%."""
+    """Returns the name without a leading %RETRY% or %DLQ%."""
     return name.removeprefix(RETRY_PREFIX) if name.startswith(RETRY_PREFIX) else name.removeprefix(DLQ_PREFIX)
 
 
@@ -250,8 +250,8 @@ def group_of(topic: str) -> str:
 
 
 def wrap_namespace(namespace: str, name: str) -> str:
-    """Returns ``namespace%name``; the prefix of a retry or dead-letter topic stays outermost. System names are not
-    wrapped."""
+    """Returns ``namespace%name``. The prefix of a retry or dead-letter topic stays in front. System names are
+    returned unchanged."""
     if not namespace or not name or _is_system(name):
         return name
     bare = without_prefix(name)
@@ -261,7 +261,7 @@ def wrap_namespace(namespace: str, name: str) -> str:
 
 
 def unwrap_namespace(name: str, namespace: str) -> str:
-    """Returns the name without this namespace; a name with another namespace is returned unchanged."""
+    """Returns the name without this namespace. A name with another namespace is returned unchanged."""
     if not namespace or not name:
         return name
     bare = without_prefix(name)
@@ -271,7 +271,7 @@ def unwrap_namespace(name: str, namespace: str) -> str:
 
 
 def namespace_of(name: str) -> str:
-    """Returns the namespace of a wrapped name, empty if there is none."""
+    """Returns the namespace of a name; empty if it has none."""
     if not name or _is_system(name):
         return ""
     namespace, separator, _ = without_prefix(name).partition(NAMESPACE_SEPARATOR)

@@ -1,8 +1,8 @@
 """Strategies that divide the queues of a topic among a group (Apache: the ``AllocateMessageQueue...`` classes).
 
 There is no coordinator: each consumer computes its own share. So every member must see the same sorted queues and the
-same sorted client ids, and the result must not depend on anything else. All functions take the caller's own client id
-last; a client that is not in the list gets no queues.
+same sorted client ids, and the result must not depend on anything else. The last argument of every function is the
+caller's own client id. A client that is not in the list gets no queues.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ VIRTUAL_NODES: Final = 10
 
 
 def sorted_clients(clients: Iterable[str]) -> list[str]:
-    """Client ids in the order every member uses (Java's string order)."""
+    """Returns the client ids in the order that every member uses (Java's string order)."""
     return sorted(clients, key=utf16_key)
 
 
 def allocate_averagely(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
-    """Adjacent queues go to one client; the first clients get one more if the division leaves a remainder."""
+    """Returns an equal, contiguous share of the queues for ``me``. If they do not divide evenly, the first clients
+    get one more."""
     if me not in clients:
         return []
     index = clients.index(me)
@@ -51,7 +52,7 @@ def allocate_averagely(queues: Sequence[MessageQueue], clients: Sequence[str], m
 def allocate_averagely_by_circle(
     queues: Sequence[MessageQueue], clients: Sequence[str], me: str
 ) -> list[MessageQueue]:
-    """Returns queues are dealt out in turn."""
+    """Returns the share of ``me`` when the queues are dealt out to the clients in turn."""
     if me not in clients:
         return []
     return list(islice(queues, clients.index(me), None, len(clients)))
@@ -60,7 +61,8 @@ def allocate_averagely_by_circle(
 def allocate_by_consistent_hash(
     queues: Sequence[MessageQueue], clients: Sequence[str], me: str, *, virtual_nodes: int = VIRTUAL_NODES
 ) -> list[MessageQueue]:
-    """Few queues move when a client joins or leaves, at the price of uneven shares."""
+    """Returns the queues that consistent hashing assigns to ``me``. Few queues move when a client joins or leaves,
+    but shares are uneven."""
     if me not in clients:
         return []
     # If two nodes have the same hash, the later client's wins, like in Apache's map.
@@ -74,7 +76,7 @@ def allocate_by_consistent_hash(
 
 
 def allocate_by_config(fixed: Sequence[MessageQueue]) -> Strategy:
-    """Returns a strategy that always returns the same queues, whatever the other members are."""
+    """Returns a strategy that always returns the same queues, regardless of the other members."""
     share = tuple(fixed)
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
@@ -84,7 +86,8 @@ def allocate_by_config(fixed: Sequence[MessageQueue]) -> Strategy:
 
 
 def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
-    """Returns a strategy for brokers named ``room@name``: only queues of the given rooms are assigned."""
+    """Returns a strategy for brokers named ``room@name``. It assigns only the queues of brokers in the given
+    rooms."""
     chosen = frozenset(rooms)
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:
@@ -104,9 +107,10 @@ def allocate_by_machine_room(rooms: Collection[str]) -> Strategy:
 def allocate_nearby(
     inner: Strategy, room_of_queue: Callable[[MessageQueue], str], room_of_client: Callable[[str], str]
 ) -> Strategy:
-    """Returns a strategy that keeps queues inside their room; all clients share the queues of a room without clients.
+    """Returns a strategy that assigns queues to clients in the same room. All clients share the queues of rooms
+    without clients.
 
-    Raises ``ValueError`` if a queue or a client has no room, because some queues would be left without a member.
+    Raises ``ValueError`` if a queue or a client has no room, because some queues would not be assigned to any member.
     """
 
     def allocate(queues: Sequence[MessageQueue], clients: Sequence[str], me: str) -> list[MessageQueue]:

@@ -1,4 +1,4 @@
-"""Routes: where the queues of a topic are (Apache: ``TopicRouteData``, ``QueueData``, ``BrokerData``,
+"""Routes: the locations of a topic's queues (Apache: ``TopicRouteData``, ``QueueData``, ``BrokerData``,
 ``MessageQueue``)."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def utf16_key(text: str) -> bytes:
 
 
 class MessageQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One queue. Sorts like in Java, because all members of a group must see the queues in the same order."""
+    """A queue. Queues are ordered like in Java, because all members of a group must see them in the same order."""
 
     broker_name: str
     queue_id: int
@@ -39,7 +39,7 @@ class MessageQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def sort_key(self) -> tuple[bytes, bytes, int]:
-        """By topic, broker name, queue id."""
+        """The key by which queues are ordered: topic, broker name and queue id."""
         return (utf16_key(self.topic), utf16_key(self.broker_name), self.queue_id)
 
     def __lt__(self, other: MessageQueue) -> bool:
@@ -51,7 +51,7 @@ class MessageQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class QueueData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A topic's queues on one broker name."""
+    """A topic's queues on the brokers with one name."""
 
     broker_name: str
     perm: int
@@ -61,7 +61,7 @@ class QueueData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class BrokerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The addresses of one broker name; id 0 is the master."""
+    """The addresses of the brokers with one name. Id 0 is the master."""
 
     broker_addrs: dict[int, str]
     broker_name: str
@@ -71,11 +71,12 @@ class BrokerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def master_address(self) -> str | None:
-        """The address to send to."""
+        """The address to send to; None if there is no master."""
         return self.broker_addrs.get(MASTER_ID)
 
     def read_address(self, broker_id: int) -> tuple[int, str] | None:
-        """Id and address to pull from when an id was suggested: that one, the next slave, else any."""
+        """Returns the id and address of the broker to pull from: the one with the suggested id or, without it, the
+        next slave, or any other. Returns None if there are no addresses."""
         for candidate in (broker_id, broker_id + 1) if broker_id != MASTER_ID else (broker_id,):
             if candidate in self.broker_addrs:
                 return candidate, self.broker_addrs[candidate]
@@ -83,7 +84,7 @@ class BrokerData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TopicRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The route of one topic; also the body of the name server's answer."""
+    """The route of one topic. This is also the body of the name server's response."""
 
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] = {}
@@ -92,14 +93,14 @@ class TopicRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     topic_queue_mapping_by_broker: dict[str, Any] | UnsetType | None = UNSET
 
     def broker(self, broker_name: str) -> BrokerData | None:
-        """Returns the addresses of one broker name."""
+        """Returns the addresses of the brokers with this name; None if the route does not contain it."""
         return next((data for data in self.broker_datas if data.broker_name == broker_name), None)
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
-        """Returns the queues to send to, in the order all clients use.
+        """Returns the queues to send to, in the order that all clients use.
 
-        An ordered topic has its queues fixed in the name server. Otherwise these are all writable queues whose broker
-        has a master.
+        The queues of an ordered topic are fixed in the name server. Otherwise these are all writable queues whose
+        broker has a master.
         """
         if self.order_topic_conf:
             return [
@@ -110,7 +111,7 @@ class TopicRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return list(self._queues(topic, write=True))
 
     def subscribe_queues(self, topic: str) -> list[MessageQueue]:
-        """Returns the queues to consume, sorted. A slave is enough to read from."""
+        """Returns the queues to consume, sorted. A slave is sufficient to read from."""
         return sorted(self._queues(topic, write=False))
 
     def _queues(self, topic: str, *, write: bool) -> Iterator[MessageQueue]:
@@ -138,7 +139,7 @@ class TopicRoute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def parse_order_conf(text: str) -> list[tuple[str, int]]:
-    """``broker-a:4;broker-b:4`` to pairs. Raises ``InvalidParameter``."""
+    """Parse ``broker-a:4;broker-b:4`` into pairs of broker name and number of queues. Raises ``InvalidParameter``."""
     pairs: list[tuple[str, int]] = []
     for part in text.split(";"):
         if not part:

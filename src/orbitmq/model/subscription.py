@@ -20,7 +20,7 @@ _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 
 
 class SubscriptionData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One topic of a consumer; also its JSON form."""
+    """A consumer's subscription to one topic, and its JSON form."""
 
     class_filter_mode: bool = False
     code_set: frozenset[int] = frozenset()
@@ -34,20 +34,21 @@ class SubscriptionData(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     @property
     def is_tag_type(self) -> bool:
-        """Whether tags decide, rather than an SQL expression."""
+        """Whether messages are selected by tags rather than by an SQL expression."""
         return not self.expression_type or self.expression_type == TAG
 
     @property
     def takes_all(self) -> bool:
-        """Whether no message is filtered out."""
+        """Whether all messages are selected."""
         return self.is_tag_type and self.sub_string == ALL_TAGS
 
     def matches_code(self, tag_code: int) -> bool:
-        """The broker's test, on the hash alone. Another tag with the same hash passes; the client filters it out."""
+        """Whether a message passes the broker's test, which compares only the tag's hash. Another tag with the same
+        hash passes too; the client filters it out."""
         return self.sub_string == ALL_TAGS or _int32(tag_code) in self.code_set
 
     def matches_tag(self, tag: str | None) -> bool:
-        """The client's test, on the tag itself."""
+        """Whether a message passes the client's test, which compares the tag itself."""
         return not self.tags_set or (tag is not None and tag in self.tags_set)
 
 

@@ -43,27 +43,27 @@ _INHERIT: Final = int(Perm.INHERIT)
 
 
 def is_readable(perm: int) -> bool:
-    """Consumers may pull."""
+    """Whether consumers may pull."""
     return perm & _READ != 0
 
 
 def is_writable(perm: int) -> bool:
-    """Producers may send."""
+    """Whether producers may send."""
     return perm & _WRITE != 0
 
 
 def is_inherited(perm: int) -> bool:
-    """New topics may be created from this one."""
+    """Whether new topics may be created from this one."""
     return perm & _INHERIT != 0
 
 
 def is_perm_valid(perm: int) -> bool:
-    """Whether an admin may set this value."""
+    """Whether an admin may set this permission."""
     return 0 <= perm < Perm.PRIORITY
 
 
 def perm_text(perm: int) -> str:
-    """``RW-``, as the tools print it."""
+    """Returns the permission as the tools print it, such as ``RW-``."""
     return "".join(
         letter if perm & bit else "-" for letter, bit in (("R", _READ), ("W", _WRITE), ("X", _INHERIT))
     )
@@ -75,14 +75,14 @@ lists them."""
 
 
 class TopicFilterType(StrEnum):
-    """Whether a message has one tag or several."""
+    """Whether messages have a single tag or several."""
 
     SINGLE_TAG = "SINGLE_TAG"
     MULTI_TAG = "MULTI_TAG"
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One topic's settings; also its JSON form, in Apache's (alphabetical) order of members."""
+    """The settings of one topic, and their JSON form, with the members in Apache's (alphabetical) order."""
 
     attributes: dict[str, str] = {}
     order: bool = False
@@ -94,7 +94,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     write_queue_nums: int = QUEUE_NUMS_DEFAULT
 
     def to_text(self) -> str:
-        """Returns the short form in a compressed registration, which lacks ``order`` and ``topic_sys_flag``."""
+        """Returns the short form used in a compressed registration, which lacks ``order`` and ``topic_sys_flag``."""
         attributes = msgspec.json.encode(self.attributes).decode()
         return (
             f"{self.topic_name} {self.read_queue_nums} {self.write_queue_nums} {self.perm} "
@@ -103,7 +103,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def from_text(cls, text: str) -> TopicConfig:
-        """Parse the short form; 4.x brokers omit the attributes. Raises ``InvalidParameter``."""
+        """Parse the short form. Brokers of 4.x omit the attributes. Raises ``InvalidParameter``."""
         fields = text.split(" ", 5)
         try:
             name, read_nums, write_nums, perm, filter_type = fields[:5]
@@ -129,7 +129,8 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """The values allowed for an attribute of a topic or group: one of ``values``, else a number, else any text."""
+    """The values allowed for an attribute of a topic or group: one of ``values`` if there are any, or else a number,
+    or else any text."""
 
     changeable: bool = True
     values: frozenset[str] = frozenset()
@@ -141,7 +142,7 @@ class Attribute(msgspec.Struct, frozen=True):
     served: frozenset[str] = frozenset()
 
     def refusal(self, value: str) -> str:
-        """Why an allowed value would have no effect; empty for one that has."""
+        """Returns why an allowed value would have no effect; empty if it has one."""
         return "" if value in self.served else self.refused
 
 
@@ -179,7 +180,8 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
 
 
 def parse_attribute_changes(text: str | None) -> dict[str, str]:
-    """Parse ``+name=value,-name``, the admin syntax, into a map with the signs kept. Raises ``InvalidParameter``."""
+    """Parse ``+name=value,-name``, the syntax of the admin tools, into a map whose keys keep the signs. Raises
+    ``InvalidParameter``."""
     changes: dict[str, str] = {}
     for part in (text or "").split(","):
         if not part:
@@ -200,7 +202,7 @@ def alter_attributes(
     create: bool,
     known: Mapping[str, Attribute] = TOPIC_ATTRIBUTES,
 ) -> dict[str, str]:
-    """Returns the attributes after the signed changes. Raises ``InvalidParameter`` for a change that is not
+    """Returns the attributes after applying the signed changes. Raises ``InvalidParameter`` for a change that is not
     allowed."""
     result = dict(current)
     seen: set[str] = set()
@@ -229,7 +231,7 @@ def alter_attributes(
 def attributes_without_effect(
     attributes: Mapping[str, str], known: Mapping[str, Attribute] = TOPIC_ATTRIBUTES
 ) -> dict[str, str]:
-    """Returns attributes that may be in an Apache file but have no effect here, each with the reason."""
+    """Returns those attributes that an Apache file may contain but that have no effect here, each with the reason."""
     return {
         f"{name}={value}": reason
         for name, value in attributes.items()
@@ -256,7 +258,7 @@ def _check_value(name: str, attribute: Attribute, value: str) -> None:
 
 
 def kind_of_topic(name: str, config: TopicConfig | None) -> str:
-    """Returns the purpose of a topic in one word: its message type, unless it is a system topic."""
+    """Returns the purpose of a topic as one word. This is its message type, unless it is a system topic."""
     if is_retry_topic(name):
         return "retry"
     if is_dlq_topic(name):

@@ -1,4 +1,5 @@
-"""Several messages in one body (Apache: ``MessageDecoder.encodeMessages`` and ``decodeMessages``).
+"""Encodes and splits bodies that contain several messages (Apache: ``MessageDecoder.encodeMessages`` and
+``decodeMessages``).
 
 The body of a SEND_BATCH_MESSAGE is a sequence of entries; topic, queue and times come from the request header. The
 broker splits it into ordinary records. On a topic of the batch queue type, one record keeps the sequence as its body,
@@ -29,7 +30,7 @@ assert _OVERHEAD == 22
 
 
 class BatchEntry(NamedTuple):
-    """One message of a batch; ``properties`` is the raw text."""
+    """One message of a batch. ``properties`` is the raw text."""
 
     flag: int
     body: bytes
@@ -37,7 +38,8 @@ class BatchEntry(NamedTuple):
 
 
 def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Returns the body of a SEND_BATCH_MESSAGE from (flag, body, raw properties) of each message."""
+    """Returns the body of a SEND_BATCH_MESSAGE. Each entry consists of a message's flag, body and raw properties.
+    Raises ``RecordError`` for an entry that does not fit."""
     parts: list[bytes] = []
     for flag, body, properties in entries:
         if len(properties) > PROPERTIES_BYTES_MAX:
@@ -53,10 +55,10 @@ def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def split_batch(body: bytes | bytearray | memoryview) -> list[tuple[int, bytes, bytes]]:
-    """(flag, body, raw properties) of each entry, like ``BatchEntry`` but as plain tuples.
+    """Returns flag, body and raw properties of each entry, like ``BatchEntry`` but as plain tuples.
 
-    Raises ``RecordError`` for an empty batch and for anything that does not end exactly with its last entry. An entry
-    takes at least 22 bytes, so the length of the body bounds the result.
+    Raises ``RecordError`` for an empty batch, and unless the body ends exactly with its last entry. An entry takes at
+    least 22 bytes, so the length of the body limits the result.
     """
     data = body if type(body) is bytes else bytes(body)
     end = len(data)
@@ -85,12 +87,12 @@ def split_batch(body: bytes | bytearray | memoryview) -> list[tuple[int, bytes, 
 
 
 def is_inner_batch(sys_flag: int) -> bool:
-    """Whether the body of such a record holds several messages that can be split, which a compressed body cannot."""
+    """Whether the body of a record contains several messages that can be split. A compressed body cannot be split."""
     return sys_flag & _INNER_OR_COMPRESSED == _INNER
 
 
 def unwrap(record: Record) -> list[Record]:
-    """Returns the messages inside a record, or the record itself if it holds just one.
+    """Returns the messages inside a record, or the record itself if it contains just one.
 
     The record must have been decoded with ``decompress=True``. Message i of a batch has the queue offset of the batch
     plus i. Fields that entries do not have are taken from the record.

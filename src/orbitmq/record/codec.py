@@ -53,7 +53,7 @@ _unpack_v4: Final = FIXED_V4.unpack_from
 
 
 class Encodable(Protocol):
-    """The attributes of a message to be stored. ``Record`` has them, and so does the store's own new message."""
+    """The attributes of a message to be stored. ``Record`` and the store's class for new messages both have them."""
 
     @property
     def topic(self) -> str: ...
@@ -69,13 +69,13 @@ class Encodable(Protocol):
     def born_timestamp_ms(self) -> int: ...
     @property
     def born_host(self) -> bytes:
-        """8 or 20 bytes: address and port (``hosts.py``)."""
+        """The sender's address and port in 8 or 20 bytes (``hosts.py``)."""
 
     @property
     def flag(self) -> int: ...
     @property
     def sys_flag(self) -> int:
-        """The encoder sets the two host bits from the lengths of the hosts."""
+        """The system flag. The encoder sets its two host bits from the lengths of the hosts."""
 
     @property
     def reconsume_times(self) -> int: ...
@@ -84,7 +84,7 @@ class Encodable(Protocol):
 
 
 class Record(msgspec.Struct, gc=False):
-    """A decoded message. ``properties`` and the hosts stay raw, because most readers need few of them."""
+    """A decoded message. ``properties`` and the hosts stay raw, because most readers need only a few of them."""
 
     topic: str
     queue_id: int
@@ -106,28 +106,28 @@ class Record(msgspec.Struct, gc=False):
     """Bytes of the stored record, whatever size ``body`` was decompressed to."""
 
     def find(self, name: bytes) -> bytes | None:
-        """Returns one property, without parsing the others."""
+        """Returns one property, without parsing the others; None if the record does not have it."""
         return find_property(self.properties, name)
 
     def property_map(self) -> dict[str, str]:
-        """Returns all properties, decoded again on every call."""
+        """Returns all properties. They are decoded again on every call."""
         return decode_properties(self.properties)
 
     @property
     def offset_message_id(self) -> str:
-        """The id by which a broker finds the record: store host and log offset."""
+        """The id by which a broker finds the record. It contains the store host and the log offset."""
         return offset_message_id(self.store_host, self.log_offset)
 
     @property
     def unique_key(self) -> str | None:
-        """The id that the sending client gave the message."""
+        """The id that the sending client gave the message; None if it did not."""
         value = find_property(self.properties, b"UNIQ_KEY")
         return None if value is None else value.decode("utf-8", "replace")
 
 
 @lru_cache(maxsize=8192)
 def _topic_text(data: bytes) -> str:
-    """Returns the text of a topic field, memoised so that all records of a topic share one ``str``."""
+    """Returns the text of a topic field. Cached, so that all records of a topic share one ``str``."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -137,7 +137,7 @@ def _topic_text(data: bytes) -> str:
 def encode_record(
     message: Encodable, queue_offset: int, log_offset: int, store_timestamp_ms: int, store_host: bytes
 ) -> bytes:
-    """Returns the bytes to store. V1, or V2 where the topic is longer than 127 bytes.
+    """Returns the record to store: V1, or V2 if the topic is longer than 127 bytes.
 
     Raises ``RecordError`` for a missing body, an empty or too long topic, properties beyond 32,767 bytes, a host that
     is not 8 or 20 bytes long, and numbers that do not fit their field.
@@ -178,7 +178,7 @@ def encode_records(
 
 
 def record_size(message: Encodable, store_host: bytes) -> int:
-    """Returns the length of the record that ``encode_record`` will return. Raises like it."""
+    """Returns the length of the record that ``encode_record`` will return. Raises like ``encode_record``."""
     return len(encode_record(message, 0, 0, 0, store_host))
 
 
@@ -189,7 +189,7 @@ def decode_record(
     check_crc: bool = True,
     decompress: bool = False,
 ) -> Record:
-    """Returns the record that starts at ``offset``; bytes after it are ignored.
+    """Returns the record that starts at ``offset``. Bytes after it are ignored.
 
     ``decompress`` inflates a compressed body and clears its two bits in ``sys_flag``, so that the message can be
     stored again as it is. Raises ``RecordError`` for anything that is not a whole record.
@@ -248,7 +248,8 @@ def decode_record(
 
 
 def _copy_one(buffer: bytes | bytearray | memoryview, offset: int) -> bytes:
-    """Copy the bytes of one record, so that its parts are slices of bytes. The size is checked before copying."""
+    """Returns a copy of the bytes of one record, so that its parts are slices of ``bytes``. The size is checked
+    before copying."""
     available = len(buffer) - offset
     if offset < 0 or available < RECORD_BYTES_MIN:
         raise _too_short(available)
@@ -263,8 +264,8 @@ def decode_records(
 ) -> list[Record]:
     """Returns the consecutive records of a pull, pop or query response.
 
-    A body that cannot be inflated stays compressed, and keeps ``SysFlag.COMPRESSED``, so that one sender's mistake
-    does not make its neighbours and all later messages unreadable.
+    A body that cannot be inflated stays compressed and keeps ``SysFlag.COMPRESSED``, so that one sender's mistake
+    does not make the records after it unreadable.
     """
     data = buffer if type(buffer) is bytes else bytes(buffer)
     values = record_values(data, check_crc)
@@ -283,7 +284,7 @@ def decode_records(
 
 
 def _first_fault(data: bytes, check_crc: bool) -> RecordError:
-    """What is wrong with records that the kernel refused."""
+    """Returns the error in records that the kernel refused."""
     offset = 0
     try:
         while offset < len(data):

@@ -1,6 +1,6 @@
-"""Compressed bodies: zlib (the default), LZ4 frames and zstd (Apache: ``common/compression``).
+"""Compresses and inflates bodies with zlib (the default), LZ4 frames or zstd (Apache: ``common/compression``).
 
-Inflating is bounded: a small body that would inflate to a huge one is refused as soon as the bound is passed. The
+Inflating is limited: a small body that would inflate to a huge one is refused as soon as it passes the limit. The
 packages for LZ4 and zstd are loaded on first use.
 """
 
@@ -43,7 +43,7 @@ class Compression(IntEnum):
 def compress_body(
     body: bytes, compression: Compression = Compression.ZLIB, level: int = COMPRESSION_LEVEL
 ) -> bytes:
-    """Returns the compressed body; the sender then sets ``SysFlag.COMPRESSED | compression`` in ``sysFlag``."""
+    """Returns the compressed body. The caller must set ``SysFlag.COMPRESSED | compression`` in ``sysFlag``."""
     if compression is Compression.ZLIB:
         return zlib.compress(body, level)
     if compression is Compression.LZ4:
@@ -59,8 +59,8 @@ def compress_body(
 def decompress_body(body: bytes, sys_flag: int, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """Returns the inflated body.
 
-    Raises ``RecordError`` if it is damaged, unfinished, of an unknown kind or longer than ``max_bytes``. The caller
-    decides whether it is compressed at all (``SysFlag.COMPRESSED``).
+    Raises ``RecordError`` if the body is damaged, incomplete, of an unknown kind or longer than ``max_bytes``. The
+    caller decides whether it is compressed at all (``SysFlag.COMPRESSED``).
     """
     data, ended = _inflate(body, sys_flag, max_bytes + 1)
     if len(data) > max_bytes:
@@ -74,7 +74,7 @@ def decompress_start(body: bytes, sys_flag: int, max_bytes: int) -> tuple[bytes,
     """Returns the first ``max_bytes`` of the inflated body, and whether there is more. Nothing beyond them is
     inflated.
 
-    Raises ``RecordError`` if the body is damaged before that point, unfinished or of an unknown kind.
+    Raises ``RecordError`` if the body is damaged before that point, incomplete or of an unknown kind.
     """
     data, ended = _inflate(body, sys_flag, max_bytes + 1)
     if len(data) > max_bytes:
@@ -85,7 +85,7 @@ def decompress_start(body: bytes, sys_flag: int, max_bytes: int) -> tuple[bytes,
 
 
 def _inflate(body: bytes, sys_flag: int, max_bytes: int) -> tuple[bytes, bool]:
-    """Returns at most ``max_bytes`` of the inflated body, and whether its end was reached."""
+    """Returns at most ``max_bytes`` of the inflated body, and whether the end of the body was reached."""
     kind = sys_flag & COMPRESSION_MASK
     if kind in (0, Compression.ZLIB):  # senders before 4.9.4 leave the field 0
         return _inflate_zlib(body, max_bytes)
@@ -117,7 +117,7 @@ def _inflate_lz4(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
 
 
 def _zstd() -> ModuleType:
-    """Returns the standard library's module, or the package that provides it before Python 3.14."""
+    """Returns the zstd module of the standard library, or the package that provides it before Python 3.14."""
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:

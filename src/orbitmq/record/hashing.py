@@ -9,7 +9,7 @@ __all__ = ["body_crc", "index_hash", "java_hash", "java_hash_bytes", "tags_code"
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode`` of any text, as a signed 32-bit number."""
+    """Returns ``String.hashCode`` of any text, as a signed 32-bit number."""
     try:
         return java_hash_bytes(text.encode())
     except UnicodeEncodeError:
@@ -17,12 +17,12 @@ def java_hash(text: str) -> int:
 
 
 def index_hash(key_hash: int) -> int:
-    """Returns the key hash stored in index files: the absolute value, and 0 where that overflows in Java."""
+    """Returns the key hash as index files store it: its absolute value, or 0 if that overflows in Java."""
     return 0 if key_hash == -0x80000000 else abs(key_hash)
 
 
 def tags_code(tag: bytes | str | None) -> int:
-    """Returns the tag code in a consume queue: the tag's Java hash, 0 without a tag."""
+    """Returns the tag code for a consume queue: the tag's Java hash, or 0 without a tag."""
     if not tag:
         return 0
     return java_hash(tag) if isinstance(tag, str) else java_hash_bytes(tag)

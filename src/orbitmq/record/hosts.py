@@ -13,10 +13,11 @@ __all__ = ["decode_host", "encode_host", "host_text"]
 
 @lru_cache(maxsize=65536)
 def encode_host(address: str, port: int) -> bytes:
-    """8 bytes for an IPv4 address, 20 for IPv6. Memoised, because a connection's address is stored with each message.
+    """Returns an address in 8 bytes (IPv4) or 20 bytes (IPv6). Cached, because a connection's address is stored with
+    each message.
 
-    An IPv4 address mapped into IPv6 (a dual-stack socket's peer) is stored as IPv4, like in Java; a zone (``%eth0``)
-    is dropped. Raises ``RecordError`` for anything that is not a literal address.
+    An IPv4 address mapped into IPv6 (the peer of a dual-stack socket) is stored as IPv4, like in Java; a zone
+    (``%eth0``) is dropped. Raises ``RecordError`` for anything that is not a literal address.
     """
     try:
         if ":" not in address:
@@ -31,7 +32,7 @@ def encode_host(address: str, port: int) -> bytes:
 
 @lru_cache(maxsize=65536)
 def decode_host(data: bytes) -> tuple[str, int]:
-    """Returns address and port of 8 or 20 bytes. Raises ``RecordError`` for any other length."""
+    """Returns the address and port in 8 or 20 bytes. Raises ``RecordError`` for any other length."""
     if len(data) == HOST_V4_BYTES:
         packed, port = HOST_V4.unpack(data)
         return str(IPv4Address(packed)), port
@@ -42,7 +43,7 @@ def decode_host(data: bytes) -> tuple[str, int]:
 
 
 def host_text(data: bytes) -> str:
-    """``10.0.0.1:10911``, or ``[fe80::1]:10911``."""
+    """Returns an encoded host as text: ``10.0.0.1:10911`` or ``[fe80::1]:10911``."""
     address, port = decode_host(data)
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 

@@ -1,7 +1,7 @@
-"""The two ids of a message, both upper-case hexadecimal (Apache: ``MessageClientIDSetter``, ``MessageDecoder``).
+"""The two ids of a message, both in upper-case hexadecimal (Apache: ``MessageClientIDSetter``, ``MessageDecoder``).
 
-The unique key is made by the sending client and stays with the message wherever it is copied. The offset id names
-one stored record: the broker's address and the log offset. Both have 32 digits with IPv4 and 56 with IPv6.
+The unique key is created by the sending client and stays with every copy of the message. The offset id identifies one
+stored record, by the broker's address and the log offset. Both have 32 digits with IPv4 and 56 with IPv6.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ assert _ADDRESS_V4 + _UNIQUE_KEY_REST == 16, "clients recognise the id by its le
 
 
 class OffsetMessageId(NamedTuple):
-    """The location of a record."""
+    """The location of a record, as an offset id contains it."""
 
     address: str
     port: int
@@ -56,7 +56,8 @@ def offset_message_id(store_host: bytes, log_offset: int) -> str:
 
 
 def parse_offset_message_id(text: str) -> OffsetMessageId:
-    """Parse an offset id. Raises ``RecordError`` for other text; a unique key may pass, because both look alike."""
+    """Parse an offset id. Raises ``RecordError`` for other text. A unique key may be accepted, because both look
+    alike."""
     data = _from_hex(text)
     if len(data) not in (HOST_V4_BYTES + 8, HOST_V6_BYTES + 8):
         raise RecordError(f"{text!r} is not a message id: it has {len(data)} bytes")
@@ -76,10 +77,10 @@ def parse_unique_key(text: str) -> UniqueKey:
 
 
 class UniqueKeys:
-    """Generates unique keys. The clock, the calendar and the process are parameters.
+    """Generates unique keys. The clock, the calendar and the process id are parameters.
 
-    ``now_ms`` reads the wall clock; ``month_of`` returns the first and the last millisecond (end exclusive) of the
-    local month of such a time. Keys repeat after 65,536 in one millisecond, like in Apache's clients. Thread-safe.
+    ``now_ms`` reads the wall clock. ``month_of`` returns the first and the last millisecond (end exclusive) of the
+    local month of a time. After 65,536 keys in one millisecond keys repeat, like in Apache's clients. Thread-safe.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class UniqueKeys:
         self._stem = (-1, "")
 
     def next(self) -> str:
-        """Returns a new key: 32 or 56 digits."""
+        """Returns a new key of 32 or 56 digits."""
         now_ms = self._now_ms()
         known_ms, stem = self._stem
         if known_ms != now_ms:  # all but the counter is the same for a millisecond, which sees dozens of keys

@@ -1,9 +1,10 @@
-"""Message properties: a text of ``name 0x01 value 0x02`` pairs (Apache: ``MessageDecoder``'s property functions).
+"""Encodes and decodes message properties, a text of ``name 0x01 value 0x02`` pairs (Apache: ``MessageDecoder``'s
+property functions).
 
-Rules of Apache's parser that every reader here follows: the last pair may lack its terminator (4.9 senders); a pair
-with an empty name or value does not exist; of two pairs with one name the later counts; a value may contain 0x01. All
-functions except ``encode_properties`` and ``decode_properties`` work on the raw bytes, because the broker's send path
-uses three or four names out of a dozen.
+All functions follow the rules of Apache's parser. The last pair may lack its terminator (senders of 4.9). A pair with
+an empty name or value does not exist. If two pairs have the same name, the later one counts. A value may contain
+0x01. All functions except ``encode_properties`` and ``decode_properties`` work on the raw bytes, because the broker's
+send path uses three or four names out of a dozen.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PAIR_END: Final = b"\x02"
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """Returns all pairs. Bytes that are not UTF-8 become U+FFFD, as in Java."""
+    """Returns all pairs. Bytes that are not UTF-8 become U+FFFD, like in Java."""
     properties: dict[str, str] = {}
     for pair in raw.decode("utf-8", "replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -41,10 +42,10 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Returns the text, terminated like in 5.x. Pairs with an empty value are left out, since no reader would see
-    them.
+    """Returns the property text, with a terminator after the last pair like in 5.x. Pairs with an empty value are
+    omitted, because no reader would see them.
 
-    Raises ``RecordError`` for a name or value that would be read back as something else, and beyond 32,767 bytes.
+    Raises ``RecordError`` for a name or value that would be decoded differently, and for a text beyond 32,767 bytes.
     """
     parts: list[str] = []
     for name, value in properties.items():
@@ -58,7 +59,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def check_properties(raw: bytes) -> None:
-    """Raise ``RecordError`` if the text does not fit its 16-bit length."""
+    """Raise ``RecordError`` if the length of the text does not fit 16 bits."""
     if len(raw) > PROPERTIES_BYTES_MAX:
         raise RecordError(f"properties have {len(raw)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed")
 
@@ -83,7 +84,7 @@ def remove_property(raw: bytes, name: bytes) -> bytes:
 
 
 def set_property(raw: bytes, name: bytes, value: bytes) -> bytes:
-    """Returns the text with that one pair set; an empty value removes it. The pair is moved to the end."""
+    """Returns the text with this pair set and moved to the end. An empty value removes the pair."""
     raw = remove_property(raw, name)
     if not value:
         return raw
@@ -93,7 +94,7 @@ def set_property(raw: bytes, name: bytes, value: bytes) -> bytes:
 
 
 def set_properties(raw: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """``set_property`` for several pairs."""
+    """Returns the text with several pairs set, like ``set_property``."""
     for name, value in pairs:
         raw = set_property(raw, name, value)
     return raw

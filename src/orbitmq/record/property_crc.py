@@ -1,8 +1,8 @@
-"""The checksum of a whole record in its last property (Apache: ``enabledAppendPropCRC``).
+"""Stores the checksum of a whole record in its last property (Apache: ``enabledAppendPropCRC``).
 
-The CRC in a record's header covers its body only. The property ``__CRC32#`` covers everything in front of it: header,
+The CRC in a record's header covers only its body. The property ``__CRC32#`` covers everything in front of it: header,
 body, topic and the other properties. It has 20 bytes: name, separator, ten digits with the lowest one first, and the
-separator that ends a property. A record without it, written while the option was off, is accepted.
+separator that ends a property. A record without the property, written while the option was off, is accepted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _RESERVED: Final = _START + b"0" * _DIGITS + _END
 
 
 def reserve(properties: bytes) -> bytes:
-    """Returns a message's properties with room for the checksum. One that a client sent is removed, as in Apache."""
+    """Returns a message's properties with room for the checksum. A checksum that the client sent is removed, as in
+    Apache."""
     if _NAME in properties:
         properties = remove_property(properties, _NAME)
     if properties and not properties.endswith(_END):
@@ -42,7 +43,8 @@ def reserve(properties: bytes) -> bytes:
 
 
 def seal(records: bytes) -> bytes:
-    """Returns adjacent records, whose properties come from ``reserve``, with their checksums."""
+    """Returns the records with their checksums filled in. The records must be adjacent, and their properties must
+    come from ``reserve``."""
     sealed, start = bytearray(records), 0
     while start < len(sealed):
         end = start + SIZE_AND_MAGIC.unpack_from(sealed, start)[0]
@@ -53,7 +55,7 @@ def seal(records: bytes) -> bytes:
 
 
 def is_right(record: bytes | memoryview) -> bool:
-    """Whether a whole record matches its checksum, or has none."""
+    """Whether a whole record matches its checksum or has none."""
     at = len(record) - PROPERTY_CRC_BYTES
     found = bytes(record[at:]) if at >= 0 else b""
     if not (found.startswith(_START) and found.endswith(_END)):
@@ -62,9 +64,10 @@ def is_right(record: bytes | memoryview) -> bool:
 
 
 def first_wrong(data: bytes | memoryview, start: int, end: int) -> int:
-    """Returns the position of the first of some adjacent records that does not match its checksum; -1 without one.
+    """Returns the position of the first of several adjacent records that does not match its checksum; -1 if there is
+    none.
 
-    Stops silently at bytes that are not a record, or are cut off.
+    Stops silently at bytes that are not a record, or at a record that is cut off.
     """
     while start + RECORD_BYTES_MIN <= end:
         size, magic = SIZE_AND_MAGIC.unpack_from(data, start)
@@ -77,8 +80,8 @@ def first_wrong(data: bytes | memoryview, start: int, end: int) -> int:
 
 
 def right_slices(data: memoryview, slices: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-    """Returns slices of adjacent records without the records that do not match their checksums, and the queue offsets
-    and sizes of these."""
+    """Returns the slices without the records that do not match their checksums, and the queue offset and size of each
+    record left out. The records in a slice must be adjacent."""
     wrong: list[tuple[int, int]] = []
     kept: list[bytes] = []
     for start, end in SLICE.iter_unpack(slices):

@@ -1,4 +1,4 @@
-"""Why a message is retried or was dead-lettered: the property ``RETRY_REASON``, an extension of this project."""
+"""The property ``RETRY_REASON``: why a message is retried or was dead-lettered. An extension of this project."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SPARE_BYTES: Final = 1_024
 
 
 def reason_bytes(reason: str, properties_size: int) -> bytes:
-    """Returns the value of the property, at most 1 KiB and without separators; empty if a message with properties of
-    ``properties_size`` bytes has no room for it."""
+    """Returns the value of the property, at most 1 KiB and without separators. Returns an empty value if a message
+    whose other properties take ``properties_size`` bytes has no room for it."""
     value = reason.replace("\x01", " ").replace("\x02", " ").encode("utf-8", "replace")
     if len(value) > _BYTES_MAX:
         value = value[:_BYTES_MAX].decode("utf-8", "ignore").encode()

@@ -1,8 +1,8 @@
-"""Walks the records of a log segment (Apache: ``CommitLog.checkMessageAndReturnSize``).
+"""Iterates over the records of a log segment (Apache: ``CommitLog.checkMessageAndReturnSize``).
 
-Used by recovery, tools and Spark readers; ``kernel.walk_records`` decides what a whole record is. Apache answers "-1"
-to everything else. Here the four ways a scan can end are distinguished, because different actions follow
-(``ScanEnd``).
+Used by recovery, tools and Spark readers. ``kernel.walk_records`` decides what a whole record is. Apache returns -1
+for everything else. Here the four ways in which a scan can end are distinguished, because each requires a different
+action (``ScanEnd``).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Scan:
 
 
 def _record_bytes(view: memoryview, position: int, limit: int) -> int:
-    """Returns the size of the record that may begin here; 0 when none does."""
+    """Returns the size of the record that may begin here; 0 if none does."""
     if limit - position < RECORD_BYTES_MIN:
         return 0
     size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
@@ -152,14 +152,14 @@ def scan(
 ) -> Scan:
     """Iterate over the records between two positions of a segment.
 
-    With ``log_base`` (the log offset of position 0) a record must also contain its own log offset, so that bytes of
-    an earlier use of the file are refused. Nothing is raised for the content of the buffer; see ``Scan.end``.
+    If ``log_base`` (the log offset of position 0) is given, a record must also contain its own log offset, so that
+    bytes of an earlier use of the file are refused. No content of the buffer raises an error; see ``Scan.end``.
     """
     return Scan(buffer, start, end, check_crc=check_crc, log_base=log_base)
 
 
 def is_zero(buffer: bytes | bytearray | memoryview | mmap, start: int, end: int) -> bool:
-    """Whether every byte from ``start`` to ``end`` is zero, at memory speed."""
+    """Whether every byte from ``start`` to ``end`` is zero. Fast, because the comparison runs in C."""
     with memoryview(buffer) as view:
         while start < end:
             size = min(end - start, len(_ZEROES))
@@ -170,7 +170,7 @@ def is_zero(buffer: bytes | bytearray | memoryview | mmap, start: int, end: int)
 
 
 def _diagnose(view: memoryview, position: int, limit: int, log_base: int | None) -> ScanEnd:
-    """Name the reason why no record starts here. Runs once per scan, so it may be slow."""
+    """Returns why no record starts here. Runs once per scan, so it may be slow."""
     room = limit - position
     if room == 0:
         return ScanEnd(EndKind.LIMIT, position, "")

@@ -1,8 +1,9 @@
 """Every request of the protocol, declared once.
 
-A declaration is its request code: an ``int`` with its headers, who serves it and on which ports, why it is refused,
-and the admin commands that send it. Routers, refusals, metrics and the reference are derived from these values. To
-add a request, declare it in the module of its area and map it to a method in a handler.
+A ``Request`` is an ``int``, the request code, with attributes: its headers, the servers and ports that serve it, the
+reason when it is refused, and the admin commands that send it. Routers, refusals, metrics and the reference are
+derived from these declarations. To add a request, declare it in the module of its area and map it to a method in a
+handler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Users and policies of 5.x, access lists of 4.x."""
+"""The requests for users and policies of 5.x and for access lists of 4.x."""
 
 from __future__ import annotations
 

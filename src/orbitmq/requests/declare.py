@@ -14,7 +14,7 @@ RETIRED: Final = "no release of RocketMQ in use serves this"
 
 
 class Server(enum.Enum):
-    """A process that answers requests. Clients answer those of brokers."""
+    """A process that answers requests. Clients also answer those of brokers."""
 
     BROKER = "broker"
     NAME_SERVER = "name server"
@@ -23,11 +23,11 @@ class Server(enum.Enum):
 
 
 class UnservedRequest(ValueError):
-    """The handlers of a server and the declarations disagree."""
+    """The handlers of a server and the declarations do not match."""
 
 
 class Request(int):
-    """A request code with everything that depends on it."""
+    """A request code with everything that depends on it, as attributes."""
 
     name: str
     """The name in Apache's RequestCode; empty for a request that belongs to no area."""
@@ -73,7 +73,7 @@ class Request(int):
         return int.__repr__(self)
 
     def refusal(self, server: Server) -> str:
-        """Returns why ``server`` does not serve this request; empty if it must."""
+        """Returns why ``server`` does not serve this request; empty if it must serve it."""
         if server in self.served_by or not self.served_by:
             return self.unless
         if self.served_by == (Server.CLIENT,):

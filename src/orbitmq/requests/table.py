@@ -42,7 +42,7 @@ BY_CODE: Final = _collected()
 
 
 def code_name(code: int) -> str:
-    """``SEND_MESSAGE`` for 10; the number itself for an unknown code."""
+    """Returns the name of a request code, such as ``SEND_MESSAGE`` for 10, or the number if it is unknown."""
     request = BY_CODE.get(code)
     return str(int(code)) if request is None else request.name
 
@@ -50,8 +50,8 @@ def code_name(code: int) -> str:
 def refusals(server: Server, served: Collection[int]) -> dict[int, str]:
     """Returns the reason for every request that ``server`` refuses, by code.
 
-    Raises ``UnservedRequest`` when the handlers and the declarations disagree: a declared request has neither a
-    handler nor a reason, or a handler serves a request that is not declared for this server.
+    Raises ``UnservedRequest`` if the handlers and the declarations do not match: either a declared request has
+    neither a handler nor a reason, or a handler serves a request that is not declared for this server.
     """
     for code in served:
         if code in BY_CODE and server not in BY_CODE[code].served_by:

@@ -1,1 +1,1 @@
-"""Access to the machine: clock, files, tasks, options, logging."""
+"""Access to the machine: clock, files, tasks, options and logging."""

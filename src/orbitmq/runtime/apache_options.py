@@ -1,9 +1,9 @@
 """The names of Apache's options: all keys that an Apache configuration file may contain, with or without effect here.
 
-Taken from GET_BROKER_CONFIG and GET_NAMESRV_CONFIG of real 5.5.0 and 4.9.7 servers, plus keys of older releases that
-are still copied from file to file. A key listed here that no config declares is accepted and kept without effect,
-unless its value asks for something that would be missed (``REFUSED``). A key that is listed nowhere is a mistake and
-refused.
+They were taken from GET_BROKER_CONFIG and GET_NAMESRV_CONFIG of real 5.5.0 and 4.9.7 servers. Keys of older releases
+that are still copied from file to file were added. If a listed key is not declared by any config, it is accepted and
+kept without effect, unless its value requests a function that would be missed (``REFUSED``). A key that is not listed
+is treated as a mistake and refused.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ writeBufferLowWaterMark
 
 
 class Refusal(NamedTuple):
-    """Which values of a key without effect are accepted, and why the others are refused."""
+    """The values of a key without effect that are accepted, and the reason why others are refused."""
 
     accepted: frozenset[str]
     """In lower case."""
@@ -205,7 +205,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
 
 
 def refusal_of(key: str, value: str) -> str:
-    """Why a value of a key without effect is refused; empty when it is accepted."""
+    """Returns why a value of a key without effect is refused; empty if it is accepted."""
     refusal = REFUSED.get(key)
     text = value.strip()
     if refusal is None or text.lower() in refusal.accepted:

@@ -1,4 +1,4 @@
-"""Time as a parameter. ``time.*`` is called only here, so that tests control the clock."""
+"""Passes time as a parameter. ``time.*`` is called only here, so that tests control the clock."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class Clock(Protocol):
-    """Two times: the wall clock, which is stored and sent, and a steady one for waits."""
+    """Reads two times: the wall clock for times that are stored and sent, and a monotonic clock for waits."""
 
     def now_ms(self) -> int:
-        """Returns milliseconds since the epoch."""
+        """Returns the milliseconds since the epoch."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Returns the seconds of a clock that never goes backwards."""
 
 
 class SystemClock:
@@ -52,7 +52,7 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class SteadyClock:
-    """A clock for waits: starts at the wall time and ignores later clock steps."""
+    """A clock for waits. It starts at the wall time and ignores later steps of the wall clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -66,10 +66,10 @@ class SteadyClock:
 
 
 class ForwardClock:
-    """The wall clock for stored times: follows it forwards immediately, and never goes back.
+    """The wall clock for stored times. It follows the wall clock forwards immediately, and never goes backwards.
 
-    After the clock is set back, times advance as if it had not been until the wall clock catches up. Stored times
-    never decrease, and a message due in five seconds is due in five seconds.
+    After the wall clock is set back, this clock continues to advance at normal speed until the wall clock has caught
+    up. So stored times never decrease, and a message due in five seconds is still due in five seconds.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -84,7 +84,7 @@ class ForwardClock:
         return round(self._clock.monotonic() * 1e9)
 
     def at_least(self, stored_ms: int) -> None:
-        """Continue after a time already stored by an earlier process or another machine."""
+        """Continue after a time that an earlier process or another machine has stored."""
         self._difference_ns = max(self._difference_ns, stored_ms * _NS_PER_MS - self._steady_ns())
 
     def now_ms(self) -> int:
@@ -107,8 +107,8 @@ class ForwardClock:
 class ClockSteps:
     """Records when and by how much the wall clock was stepped while this process ran, by position in a log.
 
-    A stored due time is wall time of the moment it was stored. After a clock step it must be shifted by the step, or
-    the message is delivered too early or too late.
+    A stored due time is a wall time that was computed when the message was stored. After a clock step it must be
+    shifted by the step, because otherwise the message would be delivered too early or too late.
     """
 
     def __init__(self, clock: Clock, log_end: Callable[[], int]) -> None:
@@ -123,7 +123,8 @@ class ClockSteps:
         return self._clock.now_ms() - int(self._clock.monotonic() * 1000)
 
     def look(self) -> None:
-        """Compare the clocks. Must be called before a due time is stored, and before one is compared."""
+        """Compare the clocks. Must be called before a due time is stored, and before one is compared with the
+        clock."""
         difference_ms = self._difference()
         step_ms = difference_ms - self._difference_ms
         if not step_ms:
@@ -135,16 +136,16 @@ class ClockSteps:
             del self._steps[:-STEPS_MAX]
 
     def passed(self, ms: int) -> None:
-        """Advance both clocks by so much, for tests; this is not a clock step."""
+        """Advance both clocks by ``ms``, for tests. This does not count as a clock step."""
         self._difference_ms += ms
 
     def shift_ms(self, log_offset: int) -> int:
-        """Returns the milliseconds to add to a time stored at ``log_offset``."""
+        """Returns the milliseconds to add to a due time stored at ``log_offset``."""
         return sum(step_ms for end, step_ms in self._steps if log_offset < end)
 
 
 def month_of(now_ms: int) -> tuple[int, int]:
-    """Returns the first and last millisecond (end exclusive) of the local month of a time."""
+    """Returns the first and last millisecond (end exclusive) of the local month that contains a time."""
     local = time.localtime(now_ms / 1000)
     following = (local.tm_year + local.tm_mon // 12, local.tm_mon % 12 + 1)
     start = time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))
@@ -153,6 +154,6 @@ def month_of(now_ms: int) -> tuple[int, int]:
 
 
 def day_end_ms(now_ms: int) -> int:
-    """Returns the local midnight at the end of the day of a time."""
+    """Returns the local midnight at the end of the day that contains a time, in milliseconds since the epoch."""
     local = time.localtime(now_ms / 1000)
     return int(time.mktime((local.tm_year, local.tm_mon, local.tm_mday + 1, 0, 0, 0, 0, 0, -1)) * 1000)

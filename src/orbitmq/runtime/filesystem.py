@@ -1,8 +1,8 @@
-"""Files as a parameter. The store never calls ``os.*``, so that tests control the disk.
+"""Passes the file system as a parameter. The store never calls ``os.*``, so that tests control the disk.
 
-The interface is deliberately thin: descriptors are plain integers, and ``pwrite`` / ``pread`` of the local file
-system *are* ``os.pwrite`` / ``os.pread``, because the store calls them once per append and a wrapper would cost more
-than the rest of its bookkeeping. Every failure is an ``OSError`` with ``errno``.
+The interface is deliberately thin: handles are plain integers, and ``pwrite`` and ``pread`` of the local file system
+*are* ``os.pwrite`` and ``os.pread``. The store calls them once per append, and a wrapper would cost more than the
+rest of its bookkeeping. Every failure is an ``OSError`` with ``errno``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ZEROS_BYTES: Final = 1 << 20
 
 
 class FileStat(NamedTuple):
-    """The facts about a file that the store uses."""
+    """The attributes of a file that the store uses."""
 
     size_bytes: int
     modified_ms: int
@@ -39,7 +39,7 @@ class FileStat(NamedTuple):
 
 
 class DiskUsage(NamedTuple):
-    """Space on the partition of a path."""
+    """The disk space on the partition of a path."""
 
     total_bytes: int
     used_bytes: int
@@ -48,57 +48,58 @@ class DiskUsage(NamedTuple):
 
 
 class FileSystem(Protocol):
-    """A disk as the store uses it. Paths are plain text; a handle is valid until ``close``."""
+    """A file system as the store uses it. Paths are plain text; a handle is valid until ``close``."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> int:
-        """Open a file. Without ``create`` a missing file raises ``FileNotFoundError``."""
+        """Open a file, and return its handle. Without ``create`` a missing file raises ``FileNotFoundError``."""
 
     def close(self, handle: int, /) -> None: ...
 
     def pwrite(self, handle: int, data: bytes | bytearray | memoryview, offset: int, /) -> int:
-        """Write at a position; returns the number of bytes written, which may be less than given."""
+        """Write at a position. Returns the number of bytes written, which may be less than the number given."""
 
     def pread(self, handle: int, size: int, offset: int, /) -> bytes:
-        """Read at most ``size`` bytes; fewer at the end of the file."""
+        """Read at most ``size`` bytes. Returns fewer at the end of the file."""
 
     def truncate(self, handle: int, size: int, /) -> None:
-        """Cut the file, or extend it with (sparse) zeros."""
+        """Cut the file to a size, or extend it with (sparse) zeros."""
 
     def allocate(self, handle: int, offset: int, size: int, /) -> None:
-        """Reserve blocks for the range, so that later writes to it cannot run out of space."""
+        """Reserve blocks for the range, so that later writes to it cannot fail for lack of space."""
 
     def file_size(self, handle: int, /) -> int: ...
 
     def next_data(self, handle: int, offset: int, /) -> int | None:
-        """Returns the first position at or after ``offset`` that is not in a hole; None when only holes follow."""
+        """Returns the first position at or after ``offset`` that is not in a hole; None if only holes follow."""
 
     def sync_data(self, handle: int, /) -> None:
         """Return once the content and the size are on the disk (``fdatasync``). Called from worker threads."""
 
     def map(self, handle: int, size: int, *, write: bool = False) -> memoryview:
-        """Map the first ``size`` bytes, shared with every writer. Unmapped when the last slice is freed."""
+        """Map the first ``size`` bytes, shared with all writers. They are unmapped when the last slice is
+        released."""
 
     def lock(self, handle: int, start: int, size: int, /) -> bool:
-        """Take an exclusive POSIX record lock; False when another handle or process has it."""
+        """Take an exclusive POSIX record lock. Returns False if another handle or process holds it."""
 
     def unlock(self, handle: int, start: int, size: int, /) -> None: ...
 
     def stat(self, path: str) -> FileStat | None:
-        """Returns the facts of a file; None when there is nothing at ``path``."""
+        """Returns the attributes of a file; None if nothing exists at ``path``."""
 
     def names(self, directory: str) -> list[str]:
-        """Returns names in a directory, sorted; empty when it does not exist."""
+        """Returns the names in a directory, sorted; empty if the directory does not exist."""
 
     def make_directories(self, path: str) -> None: ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; not an error when it does not exist."""
+        """Remove a file. Does nothing if it does not exist."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and everything below; not an error when it does not exist."""
+        """Remove a directory and everything below it. Does nothing if it does not exist."""
 
     def replace(self, source: str, target: str) -> None:
-        """Rename atomically over ``target``."""
+        """Rename ``source`` to ``target`` atomically, replacing an existing file."""
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory durable."""
@@ -106,12 +107,12 @@ class FileSystem(Protocol):
     def disk_usage(self, path: str) -> DiskUsage: ...
 
     def cache_id(self) -> str:
-        """Returns an id of the page cache, which changes when unsynced writes may have been lost; empty when
+        """Returns an id of the page cache, which changes if unsynced writes may have been lost; empty if it is
         unknown."""
 
 
 class LocalFileSystem:
-    """The local disk, with Linux calls."""
+    """The local disk, accessed with Linux calls."""
 
     # The functions themselves, not wrappers: `fs.pwrite` is `os.pwrite` (0.74 us for 300 bytes; a Python method
     # around it adds 0.1 us).
@@ -203,14 +204,16 @@ class LocalFileSystem:
 
 
 def _set_lock(handle: int, kind: int, start: int, size: int) -> None:
-    """Linux's open-file-description lock. Like a record lock it excludes those of other processes (an Apache
-    broker's); unlike one it also excludes a second handle of this process, and closing another handle does not drop
-    it."""
+    """Set an open-file-description lock of Linux.
+
+    Like a record lock, it conflicts with the locks of other processes (such as an Apache broker). Unlike a record
+    lock, it also conflicts with a second handle of this process, and closing another handle does not release it.
+    """
     fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, size, 0))
 
 
 class PortableFileSystem(LocalFileSystem):
-    """The same with calls that macOS has too."""
+    """The local disk, accessed only with calls that macOS has too."""
 
     def __init__(self) -> None:
         self._locked: dict[tuple[int, int, int], int] = {}
@@ -227,7 +230,7 @@ class PortableFileSystem(LocalFileSystem):
         os.fsync(handle)
 
     def allocate(self, handle: int, offset: int, size: int, /) -> None:
-        """Write zeros after the end of the file; holes before it remain."""
+        """Write zeros after the end of the file. Holes before the end remain."""
         position, end = os.fstat(handle).st_size, offset + size
         while position < end:
             position += os.pwrite(handle, bytes(min(_ZEROS_BYTES, end - position)), position)
@@ -239,7 +242,7 @@ class PortableFileSystem(LocalFileSystem):
 
     def lock(self, handle: int, start: int, size: int, /) -> bool:
         """Take a record lock, which excludes other processes, and note it, which excludes other handles of this
-        process. Closing any handle of the file drops the record lock."""
+        process. Closing any handle of the file releases the record lock."""
         key = _lock_key(handle, start)
         other = self._locked.get(key)
         if other is not None and other != handle and _is_open_as(other, key):
@@ -264,7 +267,7 @@ def _lock_key(handle: int, start: int) -> tuple[int, int, int]:
 
 
 def _is_open_as(handle: int, key: tuple[int, int, int]) -> bool:
-    """Whether a handle still belongs to the file: it may have been closed without being unlocked."""
+    """Whether a handle still belongs to the file. It may have been closed without being unlocked."""
     try:
         return _lock_key(handle, key[2]) == key
     except OSError:

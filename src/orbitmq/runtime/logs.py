@@ -1,4 +1,4 @@
-"""Logging set-up of a server process. Called by ``cli`` once; libraries and tests never call it."""
+"""Sets up logging for a server process. Called once by ``cli``; libraries and tests never call it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ _CONTROL: Final = {
 
 
 class OneLineFormatter(logging.Formatter):
-    """One event, one line: control characters in names, keys and remarks sent by peers are escaped, so that no input
-    can add a line to the log. Tracebacks keep their lines and follow the event's."""
+    """Formats each event as one line. Control characters in names, keys and remarks sent by peers are escaped, so
+    that no input can add a line to the log. Tracebacks follow the event and keep their lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
         return super().formatMessage(record).translate(_CONTROL)
 
 
 class JsonFormatter(logging.Formatter):
-    """One event, one JSON object per line: ``time`` (UTC), ``level``, ``logger``, ``message`` and ``exception``."""
+    """Formats each event as a JSON object on one line, with ``time`` (UTC), ``level``, ``logger``, ``message`` and
+    ``exception``."""
 
     def format(self, record: logging.LogRecord) -> str:
         event = {
@@ -51,7 +52,7 @@ class JsonFormatter(logging.Formatter):
 def configure_logging(level: str = "INFO", file: str | None = None, form: str = "text") -> None:
     """Log to ``file``, which is rotated so that at most 11 x 64 MiB remain, or to standard error.
 
-    Raises ``OSError`` when the file cannot be opened.
+    Raises ``OSError`` if the file cannot be opened.
     """
     handler: logging.Handler
     if file is None:

@@ -1,4 +1,4 @@
-"""Creates event loops: uvloop's where it is installed, else asyncio's."""
+"""Creates event loops with uvloop if it is installed, otherwise with asyncio."""
 
 from __future__ import annotations
 

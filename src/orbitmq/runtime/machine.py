@@ -1,4 +1,4 @@
-"""Facts about the machine and the process. ``os.*`` is called only in this package."""
+"""Reads properties of the machine and the process. ``os.*`` is called only in this package."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def process_id() -> int:
 
 
 def boot_id() -> str:
-    """Returns an id of the machine's current boot, which changes when the page cache is lost; empty where the system
-    has none."""
+    """Returns an id of the machine's current boot, which changes when the page cache is lost; empty if the system has
+    no such id."""
     try:
         with open(_BOOT_ID_PATH, encoding="ascii") as file:
             return file.read(64).strip()
@@ -33,7 +33,7 @@ def boot_id() -> str:
 
 
 def physical_memory_bytes() -> int:
-    """Returns the machine's memory; 8 GiB where it cannot be determined."""
+    """Returns the size of the machine's memory; 8 GiB if it cannot be determined."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -41,7 +41,7 @@ def physical_memory_bytes() -> int:
 
 
 def environment(name: str) -> str:
-    """Returns an environment variable, empty when it is not set."""
+    """Returns the value of an environment variable; empty if it is not set."""
     return os.environ.get(name, "")
 
 
@@ -51,9 +51,9 @@ def home_directory() -> str:
 
 
 def open_all_files_allowed() -> int:
-    """Raise the limit of open files and connections to the maximum allowed; returns the limit.
+    """Raise the limit of open files and connections to the maximum allowed. Returns the new limit.
 
-    Most systems start a process with 1,024, which is less than the connections of a busy server.
+    Most systems start a process with a limit of 1,024, which is fewer than the connections of a busy server.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

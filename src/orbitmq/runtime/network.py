@@ -1,4 +1,4 @@
-"""This machine's address as others reach it, and host names in the notation people use."""
+"""Finds the address at which others reach this machine, and formats host names with ports."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ def bare_host(host: str) -> str:
 
 
 def join_address(host: str, port: int) -> str:
-    """``host:port``; an IPv6 address in brackets."""
+    """Returns ``host:port``, with an IPv6 address in brackets."""
     host = bare_host(host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def literal_address(host: str) -> str:
-    """Returns the IP address of a host: IPv4 if it has one, like Java. Raises ``ConfigError`` when it has none."""
+    """Returns the IP address of a host, preferring IPv4 like Java. Raises ``ConfigError`` if the host has no
+    address."""
     try:
         found = socket.getaddrinfo(bare_host(host), None, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:  # ValueError: a host name no resolver can take
@@ -31,10 +32,10 @@ def literal_address(host: str) -> str:
 
 
 def own_address() -> str:
-    """Returns the address at which other machines would reach us; the loopback address on a machine without a
+    """Returns the address at which other machines would reach this one, or the loopback address if there is no
     network.
 
-    Connecting a datagram socket sends nothing: it only makes the system choose a route and thus an address.
+    Connecting a datagram socket sends nothing. It only makes the system choose a route and thus an address.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

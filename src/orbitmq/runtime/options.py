@@ -54,7 +54,7 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One declared configuration value."""
+    """A declared configuration value."""
 
     name: str
     """Attribute name of the dataclass field."""
@@ -79,7 +79,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Keys and values of a ``.conf`` text, with the line of each."""
+    """The keys and values of a ``.conf`` text, with the line of each key."""
 
     source: str
     values: Mapping[str, str]
@@ -88,7 +88,7 @@ class Properties:
     """Keys that came from ``--set``; their line is the number of that option on the command line."""
 
     def where(self, key: str) -> str:
-        """File and line of a key, for messages."""
+        """Returns the file and line of a key, for messages."""
         source = "--set" if key in self.overrides else self.source
         return f"{source}:{self.lines.get(key, 0)}"
 
@@ -126,7 +126,7 @@ def option(
 
 
 def options_of(config_type: type[Any]) -> Iterator[Option]:
-    """Yields the options a config dataclass declares, in order."""
+    """Yields the options that a config dataclass declares, in order."""
     hints = typing.get_type_hints(config_type)
     for field in dataclasses.fields(config_type):
         declared = field.metadata.get(_METADATA_KEY)
@@ -141,7 +141,7 @@ _LINE_END: Final = re.compile("\r\n|\n|\r")
 
 @dataclass(frozen=True, slots=True)
 class _LogicalLine:
-    """A key with its value, which may span several lines; or a comment or blank line (without content)."""
+    """A key with its value, which may span several lines, or a comment or blank line, which has no content."""
 
     first: int
     """Index of its first line."""
@@ -184,8 +184,8 @@ def parse_properties(text: str, source: str) -> Properties:
 
 
 def decode_properties(content: bytes) -> str:
-    """Returns the text of a properties file. Java reads ISO 8859-1 and people write UTF-8, so valid UTF-8 is read as
-    that."""
+    """Returns the text of a properties file. Java reads ISO 8859-1, but people write UTF-8, so valid UTF-8 is decoded
+    as UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -193,7 +193,7 @@ def decode_properties(content: bytes) -> str:
 
 
 def edit_properties(text: str, changes: Mapping[str, str]) -> str:
-    """Replace some values of a properties text in place and append new ones."""
+    """Returns a properties text in which some values are replaced in place and new ones are appended."""
     left = dict(changes)
     lines = _LINE_END.split(text)
     if lines and not lines[-1]:
@@ -220,7 +220,7 @@ def edit_properties(text: str, changes: Mapping[str, str]) -> str:
 
 
 def escape_property(text: str, *, is_key: bool = False, ascii_only: bool = True) -> str:
-    """Escape text for a properties file, as one line whatever it contains."""
+    """Returns text escaped for a properties file, always as one line."""
     out: list[str] = []
     for char in text:
         if char in _ESCAPED:
@@ -237,7 +237,7 @@ def escape_property(text: str, *, is_key: bool = False, ascii_only: bool = True)
 
 
 def has_control(text: str) -> bool:
-    """Whether ``text`` holds a control character or a line or paragraph separator, of ASCII or beyond."""
+    """Whether ``text`` contains a control character or a line or paragraph separator, including non-ASCII ones."""
     if text.isascii() and text.isprintable():
         return False
     return any(unicodedata.category(char) in ("Cc", "Zl", "Zp") for char in text)
@@ -287,7 +287,7 @@ def _unescape(text: str) -> str:
 
 
 def parse_value(declared: Option, text: str, where: str) -> Any:
-    """Returns the typed value of ``text``. Raises a ``ConfigError`` that says what is accepted."""
+    """Returns the typed value of ``text``. Raises a ``ConfigError`` that lists what is accepted."""
     reason = declared.refused.get(text.strip())
     if reason is not None:
         raise ConfigError(f"{where}: {declared.key}={text.strip()} is refused: {reason}")
@@ -351,7 +351,7 @@ def _accepted(declared: Option, kind: Any) -> str:
 
 
 def config_from_properties(config_type: type[C], properties: Properties) -> tuple[C, list[str]]:
-    """Build a config. Also returns the keys that nothing declares, for the caller to report once."""
+    """Build a config. Also returns the keys that no option declares, which the caller should report once."""
     by_key = {declared.key: declared for declared in options_of(config_type)}
     chosen: dict[str, Any] = {}
     unknown: list[str] = []
@@ -367,8 +367,12 @@ def config_from_properties(config_type: type[C], properties: Properties) -> tupl
 def kept_without_effect(
     properties: Properties, unknown: Collection[str], declared: Collection[str], of_apache: Collection[str]
 ) -> dict[str, str]:
-    """Returns the keys of ``unknown`` that are Apache's: kept, shown, and without effect. Raises ``ConfigError`` for
-    an unknown key and for a value whose promise would be broken, because neither may be ignored silently."""
+    """Returns those keys of ``unknown`` that are Apache's, with their values. They are kept and shown, but have no
+    effect.
+
+    Raises ``ConfigError`` for an unknown key, and for a value that requests something this server does not do,
+    because neither may be ignored silently.
+    """
     for key in unknown:
         if key not in of_apache:
             raise ConfigError(f"{properties.where(key)}: {unknown_option(key, {*declared, *of_apache})}")
@@ -378,7 +382,8 @@ def kept_without_effect(
 
 
 def given_without_effect(config: Any) -> dict[str, str]:
-    """Returns declared options that were set to a non-default value and have no effect here: key -> value."""
+    """Returns the declared options that were set to a non-default value but have no effect here, as a map from key to
+    value."""
     return {
         declared.key: render_value(getattr(config, declared.name))
         for declared in options_of(type(config))
@@ -387,7 +392,7 @@ def given_without_effect(config: Any) -> dict[str, str]:
 
 
 def unknown_option(key: str, known: Collection[str]) -> str:
-    """Returns an error text for an unknown key, with the key that was probably meant."""
+    """Returns an error text for an unknown key, which suggests the key that was probably meant."""
     folded = {name.lower(): name for name in sorted(known, reverse=True)}
     close = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=0.75)
     hint = f"; did you mean {folded[close[0]]}?" if close else ""
@@ -396,7 +401,7 @@ def unknown_option(key: str, known: Collection[str]) -> str:
 
 
 def render_value(value: Any) -> str:
-    """Format a value the way Apache prints it in a properties text."""
+    """Returns a value as Apache prints it in a properties text."""
     if value is None:
         return ""
     if isinstance(value, bool):

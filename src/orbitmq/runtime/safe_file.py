@@ -1,8 +1,9 @@
-"""Small files replaced as a whole: ``config/topics.json``, ``kvConfig.json`` (Apache: its safe-write helper).
+"""Replaces small files as a whole, such as ``config/topics.json`` and ``kvConfig.json`` (Apache: its safe-write
+helper).
 
-After a crash at any moment a reader finds the new content or the previous one, never half of one. Writing takes four
-steps: write and sync ``<name>.tmp``, rename the current file to ``<name>.bak``, rename ``.tmp`` to ``<name>``, sync
-the directory. Between the two renames only ``.bak`` exists, which an Apache broker reads in that case too.
+After a crash at any time a reader finds either the new content or the previous one, never a mix. Writing takes four
+steps: write and sync ``<name>.tmp``, rename the current file to ``<name>.bak``, rename ``.tmp`` to ``<name>``, and
+sync the directory. Between the two renames only ``.bak`` exists; an Apache broker reads it in that case too.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ CONTENT_BYTES_MAX: Final = 256 << 20
 
 
 class SafeFile:
-    """One file and its backup."""
+    """A file and its backup."""
 
     def __init__(self, fs: FileSystem, path: str, *, private: bool = False) -> None:
-        """``private``: make the file readable only by its owner, because it contains secrets."""
+        """With ``private``, only the owner may read the file, because it contains secrets."""
         self.fs = fs
         self._private = private
         self.path = path
@@ -37,8 +38,11 @@ class SafeFile:
         self._temporary_path = path + ".tmp"
 
     def save(self, content: bytes) -> None:
-        """Replace the content. Raises ``OSError`` and leaves a readable file when the disk fails, or when the content
-        is more than ``load`` would read."""
+        """Replace the content.
+
+        Raises ``OSError`` if the disk fails, or if the content is larger than ``load`` would read. A readable file
+        remains in both cases.
+        """
         if len(content) > CONTENT_BYTES_MAX:
             raise OSError(
                 errno.EFBIG,
@@ -64,15 +68,15 @@ class SafeFile:
         fs.sync_directory(directory)
 
     def modified_ms(self) -> int:
-        """When the content was last replaced; 0 when there is none."""
+        """Returns when the content was last replaced, in milliseconds since the epoch; 0 if there is none."""
         found = self.fs.stat(self.path) or self.fs.stat(self.backup_path)
         return 0 if found is None else found.modified_ms
 
     def load(self, parse: Callable[[bytes], T]) -> T | None:
-        """Returns the parsed content of the file or of its backup; None when neither exists or both are empty.
+        """Returns the parsed content of the file or of its backup; None if neither exists or both are empty.
 
-        ``parse`` raises ``ValueError`` (or an ``OrbitError``) for bad content. Raises ``CorruptionError`` when there
-        is content but none of it can be parsed, because continuing would overwrite it.
+        ``parse`` raises ``ValueError`` (or an ``OrbitError``) for invalid content. Raises ``CorruptionError`` if
+        there is content but none of it can be parsed, because continuing would overwrite it.
         """
         failures: list[str] = []
         for path in (self.path, self.backup_path):

@@ -1,11 +1,11 @@
-"""Reports code that holds the event loop for too long.
+"""Reports code that blocks the event loop for too long.
 
-One loop serves all connections, so a request or job that occupies it delays the others. The places where the loop
-runs our code measure how long that took (requests of a read, steps of tasks, periodic jobs). What took longer than
-``HOLD_S`` is counted for the metrics and logged, at most once per ``LOG_EVERY_S`` and name.
+One loop serves all connections, so a request or job that occupies it delays the others. Each place where the loop
+runs our code measures how long that took (the requests of a read, steps of tasks, periodic jobs). Everything that
+took longer than ``HOLD_S`` is counted for the metrics and logged, at most once per ``LOG_EVERY_S`` and name.
 
-A process has one such count, as it has one loop. Time is the machine's: a process without CPU or a stalled disk holds
-the loop like slow code does.
+A process has one loop, so these counts are global. Times are wall-clock durations: if the process gets no CPU or the
+disk stalls, that counts as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ monotonic: Final = time.monotonic
 
 @dataclass(slots=True)
 class Stall:
-    """The stalls of one name."""
+    """The stalls recorded under one name."""
 
     count: int = 0
     total_s: float = 0.0
@@ -40,13 +40,13 @@ class Stall:
 
 
 class Stalls:
-    """Counts by name."""
+    """Counts stalls by name."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Stall] = {}
 
     def note(self, name: str, held_s: float, detail: str = "") -> None:
-        """Record that ``name`` held the loop for ``held_s``. ``detail`` only appears in the log."""
+        """Record that ``name`` blocked the loop for ``held_s`` seconds. ``detail`` only appears in the log."""
         stall = self.by_name.get(name)
         if stall is None:
             if len(self.by_name) >= NAMES_MAX:
@@ -71,7 +71,8 @@ STALLS: Final = Stalls()
 
 
 class measured(Generator[Any, Any, T]):  # noqa: N801 - used like a function
-    """Wrap a coroutine so that each of its steps is measured. Await it, or make it a task, instead of ``work``."""
+    """Wraps a coroutine so that each of its steps is measured. Await the wrapper, or make it a task, instead of
+    ``work``."""
 
     __slots__ = ("_name", "_work")
 

@@ -1,7 +1,7 @@
-"""Task ownership. ``create_task`` is called only here.
+"""Owns background tasks. ``create_task`` is called only here.
 
-``TaskOwner`` starts tasks only while it is open, reports a task that fails once, with its name, and on close cancels
-the remaining tasks and waits for them, up to a deadline.
+A ``TaskOwner`` starts tasks only while it is open. It reports each failed task once, with the task's name. On close
+it cancels the remaining tasks and waits for them, up to a deadline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TaskOwner:
         *,
         watched: bool = False,
     ) -> None:
-        """``watched``: report tasks that hold the loop for too long (``runtime/stalls.py``)."""
+        """With ``watched``, tasks that block the loop for too long are reported (``runtime/stalls.py``)."""
         self._name = name
         self._watched = watched
         self._on_failure = on_failure
@@ -37,7 +37,7 @@ class TaskOwner:
 
     @property
     def closed(self) -> bool:
-        """No more tasks start, and the remaining ones are cancelled."""
+        """Whether the owner is closed. It then starts no more tasks, and the remaining ones are cancelled."""
         return self._closed
 
     def owns(self, task: asyncio.Task[Any] | None) -> bool:
@@ -45,7 +45,8 @@ class TaskOwner:
         return task in self._tasks
 
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run ``work`` until it ends or the owner closes. Raises if the owner is closed already."""
+        """Run ``work`` as a task until it ends or the owner closes. Raises an error if the owner is already
+        closed."""
         if self._closed:
             work.close()
             raise RuntimeError(f"{self._name} is closed; cannot start {name}")
@@ -81,7 +82,7 @@ class TaskOwner:
 async def every(
     period_s: float, work: Callable[[], Awaitable[None] | None], *, first_s: float | None = None
 ) -> None:
-    """Call ``work`` periodically, ``period_s`` apart. Errors are logged and the schedule continues."""
+    """Call ``work`` repeatedly, with pauses of ``period_s``. Errors are logged and the calls continue."""
     await asyncio.sleep(period_s if first_s is None else first_s)
     while True:
         try:

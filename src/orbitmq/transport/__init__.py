@@ -1,1 +1,1 @@
-"""Connections, servers and calls over asyncio. Knows frames and routes, nothing of brokers or stores."""
+"""Connections, servers and calls over asyncio. This package knows frames and routes, but not brokers or stores."""

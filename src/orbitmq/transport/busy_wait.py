@@ -1,12 +1,12 @@
 """Busy-waits for a peer that sends one request at a time.
 
-A loop that sleeps between the requests of such a peer pays a sleep and a wake-up for each, and its code is no longer
-in the CPU caches. On virtual machines that costs more than serving a small request. So after the requests of one
-connection have come one by one for a while, the loop polls for the next one before it sleeps. Where none arrives in
-time, attempts become rarer; each request that does arrive in time undoes one step of that.
+A loop that sleeps between the requests of such a peer pays for a sleep and a wake-up each time, and its code is no
+longer in the CPU caches. On virtual machines that costs more than serving a small request. So after the requests of
+one connection have arrived one by one for a while, the loop polls for the next request before it sleeps. If none
+arrives in time, busy-waits become rarer; each request that does arrive in time undoes one step of that.
 
-Only for requests whose senders wait for the answer. A consumer has several pulls in flight and sends its next request
-anyway; busy-waiting for it was measured to cost a tenth of a pull.
+Only used for requests whose senders wait for the response. A consumer has several pulls in flight and sends its next
+request anyway; busy-waiting for it was measured to cost a tenth of a pull.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ MISSES_MAX: Final = 8
 
 
 class BusyWait:
-    """The busy-wait of one server. Called for each read; keeps the loop polling briefly where that has paid."""
+    """The busy-wait of one server. Called for each read, it keeps the loop polling briefly if that has been
+    worthwhile."""
 
     __slots__ = ("_awake", "_clock", "_codes", "_in_a_row", "_last", "_loop", "_misses", "_skip", "_until")
 
     def __init__(self, codes: frozenset[int], clock: Clock = SYSTEM_CLOCK) -> None:
-        """``codes``: the requests whose senders wait for the answer."""
+        """``codes`` are the requests whose senders wait for the response."""
         self._codes = codes
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -42,7 +43,8 @@ class BusyWait:
         self._misses = self._skip = 0
 
     def served(self, connection: object, only: Request | None) -> None:
-        """Note that a read of ``connection`` was served. ``only`` is its request if it brought a single one."""
+        """Record that a read of ``connection`` was served. ``only`` is the request if the read contained a single
+        one."""
         # Hot path: once per read.
         if (
             only is None

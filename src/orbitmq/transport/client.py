@@ -1,4 +1,4 @@
-"""Calls to other servers by address, over shared connections that are opened when needed.
+"""Calls servers by address, over shared connections that are opened when needed.
 
 Corresponds to Apache's NettyRemotingClient.
 """
@@ -39,7 +39,7 @@ Signer = Callable[[Mapping[str, str], bytes], dict[str, str]]
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split ``host:port``; IPv6 hosts may be in brackets."""
+    """Returns host and port of ``host:port``. IPv6 hosts may be in brackets."""
     host, _, port = address.strip().rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
         raise ConnectFailedError(f"not an address of the form host:port: {address!r}")
@@ -47,7 +47,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class RpcClient:
-    """Opens, keeps and closes connections; one per address."""
+    """Opens, keeps and closes connections, one for each address."""
 
     def __init__(
         self,
@@ -78,16 +78,16 @@ class RpcClient:
         self.sign = sign
 
     def reach_locally(self, address: str, server: LocalServer) -> None:
-        """Reach a server in this process without a socket."""
+        """Use a connection inside this process, without a socket, for ``address``."""
         self._local[address] = server
 
     def open_connection(self, address: str) -> Connection | None:
-        """Returns the connection to ``address``, if it is open."""
+        """Returns the connection to ``address`` if it is open, otherwise None."""
         connection = self._open.get(address)
         return None if connection is None or connection.closed else connection
 
     async def connection(self, address: str) -> Connection:
-        """Returns the connection to ``address``, opened if necessary. Raises ``ConnectFailedError``."""
+        """Returns the connection to ``address``, opening it if necessary. Raises ``ConnectFailedError``."""
         connection = self._open.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -111,7 +111,8 @@ class RpcClient:
         return opened
 
     async def _connect(self, address: str) -> Connection | str:
-        """Returns a connection, or why there is none: every waiting caller raises an error of its own."""
+        """Returns a connection, or the reason why there is none. Every waiting caller raises an error of its own from
+        it."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         inside = self._local.get(address)
@@ -173,7 +174,8 @@ class RpcClient:
         timeout_s: float = 3.0,
         ext: dict[str, str] | None = None,
     ) -> Frame:
-        """Call the server at ``address``; the time to connect counts against ``timeout_s``."""
+        """Call the server at ``address`` and return its response. The time to connect counts against
+        ``timeout_s``."""
         left_s = timeout_s
         connection = self.open_connection(address)
         if connection is None or timeout_s <= 0:
@@ -200,7 +202,7 @@ class RpcClient:
         *,
         ext: dict[str, str] | None = None,
     ) -> None:
-        """Send a oneway request; returns when the connection has it."""
+        """Send a oneway request. Returns when it has been passed to the connection."""
         connection = await self.connection(address)
         if self.sign is not None:
             header, ext = None, self.sign(request_fields(header, ext) or {}, body)
@@ -213,7 +215,7 @@ class RpcClient:
             connection.close()
 
     async def close(self, wait_s: float = 1.0) -> None:
-        """Close all connections; waiting calls end with ``ConnectionLostError``. Connections that do not close within
+        """Close all connections. Waiting calls raise ``ConnectionLostError``. Connections that do not close within
         ``wait_s`` are aborted."""
         self._closed = True
         for connection in list(self._open.values()):

@@ -94,7 +94,7 @@ class ConnectionLimits:
 
 
 class Connection(asyncio.Protocol):
-    """A remoting connection, created by ``Server`` and ``RpcClient``."""
+    """A remoting connection, created by ``Server`` or ``RpcClient``."""
 
     __slots__ = (
         "_backlog",
@@ -262,7 +262,8 @@ class Connection(asyncio.Protocol):
             self._break(str(self._decoder.error))
 
     def _note_progress(self) -> None:
-        """A peer that sends a frame byte by byte is idle, so that it cannot keep a connection indefinitely."""
+        """Record that the peer was active, unless it sent only a few bytes of a frame. A peer that sends a frame byte
+        by byte counts as idle, so that it cannot keep a connection indefinitely."""
         received = self._decoder.buffered_bytes
         if not self._partial_bytes <= received < self._partial_bytes + _PROGRESS_BYTES:
             self._partial_bytes = received
@@ -372,7 +373,7 @@ class Connection(asyncio.Protocol):
         STALLS.note(name, held_s, f"frames={len(frames)} peer={self.remote_text}")
 
     def _keep(self, frames: list[Request], size_bytes: int) -> None:
-        """Keep requests for a later turn, or until the peer reads its answers. Answers to our calls are never
+        """Keep requests for a later turn, or until the peer reads its responses. Responses to our calls are never
         kept."""
         kept = 0
         for frame in frames:
@@ -389,7 +390,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _keep_first(self, frames: list[Request]) -> None:
-        """Requeue the requests being served when the peer stopped reading."""
+        """Return the requests being served to the front of the queue, because the peer stopped reading."""
         waiting = list(self._backlog)
         self._backlog.clear()
         self._kept_at.clear()
@@ -404,7 +405,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._serve_backlog)
 
     def _serve_backlog(self) -> None:
-        """Serve one turn's piece of the backlog, and leave the rest to the next turn."""
+        """Serve the requests of one turn from the backlog, and leave the rest to the next turn."""
         self._backlog_planned = False
         self._turn_left = self._limits.turn_bytes
         if self.closed or self._is_write_paused() or self._transport is None:
@@ -425,7 +426,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _next_piece(self) -> list[Request]:
-        """Returns the requests of one turn, oldest first, and records how long the oldest has waited."""
+        """Returns the requests of one turn, oldest first, and records how long the oldest one has waited."""
         backlog, kept_at = self._backlog, self._kept_at
         now = self._loop.time()
         late_s = now - self._planned_at
@@ -527,7 +528,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes waiting for the peer to read."""
+        """The number of bytes that wait for the peer to read."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return 0
@@ -538,17 +539,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of a partial frame, kept requests and unread answers."""
+        """The number of bytes held in a partial frame, kept requests and unread responses."""
         return self._decoder.buffered_bytes + self._backlog_bytes + self._out_bytes + self.unsent_bytes
 
     def press(self, unsent_bytes: int) -> None:
-        """Serve the peer only while less than this is unread; 0 restores the usual limit."""
+        """Serve the peer only while fewer than this many bytes are unread; 0 restores the usual limit."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             transport.set_write_buffer_limits(high=unsent_bytes or self._limits.write_pause_bytes)
 
     def drop(self, reason: str) -> None:
-        """Close immediately, because all connections together hold too much or the peer is silent."""
+        """Close immediately, because all connections together hold too much memory or the peer is silent."""
         if not self.closed:
             logger.warning("closing connection peer=%s reason=%s", self.remote_text, reason)
             self._close_reason = reason
@@ -565,7 +566,7 @@ class Connection(asyncio.Protocol):
         timeout_s: float,
         ext: dict[str, str] | None = None,
     ) -> asyncio.Future[Frame]:
-        """Send a request. The future resolves to the response frame, ``RequestTimeoutError`` or
+        """Send a request. The returned future resolves to the response frame, or raises ``RequestTimeoutError`` or
         ``ConnectionLostError``."""
         future: asyncio.Future[Frame] = self._loop.create_future()
         if self.closed:
@@ -584,7 +585,7 @@ class Connection(asyncio.Protocol):
     def call_binary(
         self, code: int, ext_raw: bytes, body: bytes, *, timeout_s: float
     ) -> asyncio.Future[Frame]:
-        """Like ``call`` with extension fields already encoded in binary form, for frequent requests."""
+        """Like ``call``, but with extension fields already encoded in binary form. For frequent requests."""
         future: asyncio.Future[Frame] = self._loop.create_future()
         if self.closed or len(self._calls) >= self._limits.calls:
             return self.call(code, None, body, timeout_s=timeout_s)
@@ -632,7 +633,7 @@ class Connection(asyncio.Protocol):
             self._look_for_silence(timeout_s)
 
     def _look_for_silence(self, timeout_s: float) -> None:
-        """Check for a silent peer after a call timed out."""
+        """Check whether the peer is silent, after a call timed out."""
         now = self._loop.time()
         if self._received_at > now - timeout_s:
             return
@@ -693,7 +694,7 @@ class Connection(asyncio.Protocol):
     # -- TLS -------------------------------------------------------------------------------------------
 
     def _sniff(self, data: bytes) -> bool:
-        """Detect TLS or plain text from the first byte. Returns False if the connection was closed."""
+        """Detect TLS or plain text by the first byte. Returns False if the connection was closed."""
         self._sniffed = True
         server_tls = self._server_tls
         assert server_tls is not None

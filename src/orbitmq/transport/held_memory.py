@@ -33,7 +33,7 @@ _LOOK_AGAIN_S: Final = 0.5
 
 
 class Holder(Protocol):
-    """The part of a connection that matters here."""
+    """The attributes and methods of a connection that are used here."""
 
     remote: tuple[str, int]
 
@@ -47,7 +47,7 @@ class HeldMemory:
     """Adds up the memory held by the connections of one server."""
 
     def __init__(self, holders: Collection[Holder], limit_bytes: int = HELD_BYTES_MAX) -> None:
-        """``holders`` is the server's own set, which grows and shrinks."""
+        """``holders`` is the server's own set of connections, which grows and shrinks."""
         self._holders = holders
         self._limit_bytes = limit_bytes
         self._step_bytes = max(1, limit_bytes // _STEPS)
@@ -60,17 +60,17 @@ class HeldMemory:
 
     @property
     def held_bytes(self) -> int:
-        """The current sum."""
+        """The memory held by all connections now."""
         return sum(holder.held_bytes for holder in self._holders)
 
     def moved(self, size_bytes: int) -> None:
-        """Note how much a connection read or wrote."""
+        """Record how many bytes a connection read or wrote."""
         self.moved_bytes += size_bytes
         if self.moved_bytes >= self._step_bytes:
             self.look()
 
     def look(self) -> None:
-        """Take the sum and act on it."""
+        """Add up the held memory, and act if it is above a mark."""
         self.moved_bytes = 0
         held = self.held_bytes
         if held > self._limit_bytes and not self._planned:

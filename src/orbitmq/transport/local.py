@@ -1,8 +1,8 @@
-"""A connection inside one process: two ends without a socket.
+"""Connects two ends inside one process, without a socket.
 
-A proxy in local mode calls its broker this way. What one end writes in one turn of the loop reaches the other in the
-next turn, in one piece, so that bulk work stays in bulk. Limits, answers and calls in both directions are those of
-any connection.
+A proxy in local mode calls its broker this way. Everything that one end writes in one turn of the loop reaches the
+other end in the next turn, in one piece, so that bulk work stays in bulk. Limits, responses and calls in both
+directions are those of any connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LocalServer = Callable[[], asyncio.Protocol]
 
 
 class LocalTransport(asyncio.Transport):
-    """Writes from one end to the other."""
+    """Passes the writes of one end to the other."""
 
     def __init__(self, protocol: asyncio.Protocol, remote: tuple[str, int]) -> None:
         super().__init__({"peername": remote})
@@ -109,7 +109,7 @@ class LocalTransport(asyncio.Transport):
         self._loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """Notify both ends once."""
+        """Notify both ends of the end of the connection, once."""
         if self._lost:
             return
         self._lost = True
@@ -120,7 +120,7 @@ class LocalTransport(asyncio.Transport):
 
 
 def connect_local(client: asyncio.Protocol, server: asyncio.Protocol, address: tuple[str, int]) -> None:
-    """Connect two protocols as the ends of one connection; ``address`` is the server's, the client has none."""
+    """Connect two protocols as the ends of one connection. ``address`` is that of the server; the client has none."""
     to_server = LocalTransport(client, address)
     to_client = LocalTransport(server, ("127.0.0.1", 0))
     to_server.attach(to_client)

@@ -1,4 +1,4 @@
-"""Binds ports before anything is served on them, so that a server knows its address before it serves."""
+"""Binds ports before anything is served on them, so that a server knows its address in advance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRIES: Final = 50
 
 
 def bind_port(host: str, port: int) -> socket.socket:
-    """Returns a bound socket that does not listen yet; port 0 lets the system choose. Raises ``OSError``."""
+    """Returns a bound socket that is not listening yet. Port 0 lets the system choose one. Raises ``OSError``."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         bare_host(host) or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -38,7 +38,7 @@ def bind_port(host: str, port: int) -> socket.socket:
 
 
 def bind_port_and_fast_port(host: str, port: int) -> tuple[socket.socket, socket.socket]:
-    """Returns the listen port and the port two below it. With port 0 a free pair is found."""
+    """Returns sockets bound to the listen port and to the fast port two below it. Port 0 chooses a free pair."""
     for attempt in range(_TRIES):
         main = bind_port(host, port)
         try:

@@ -1,9 +1,9 @@
-"""Routes are values that map a request code to a handler and its header type.
+"""Maps request codes to handlers and their header types, by routes.
 
-There are two kinds. A ``Route`` has a typed header and answers with a ``Reply``; its handler may be plain or
-``async``. A ``RawRoute`` is for the send and pull paths. It takes the frame itself and returns encoded bytes, so no
-object, task or coroutine is created per message. A handler that will answer later returns ``PARKED`` (``None`` for
-raw routes) and keeps the connection. All routes are given at startup and cannot be added later.
+There are two kinds of routes. A ``Route`` has a typed header and answers with a ``Reply``; its handler may be plain
+or ``async``. A ``RawRoute`` is for the send and pull paths. It takes the frame itself and returns encoded bytes, so
+that no object, task or coroutine is created per message. A handler that will answer later returns ``PARKED``
+(``None`` for raw routes) and keeps the connection. All routes are given at startup and cannot be added later.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Reply(msgspec.Struct, gc=False):
 
 
 class Parked:
-    """Type of ``PARKED``, which means that the answer is sent later or never."""
+    """The type of ``PARKED``, which means that the response is sent later or never."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ Answer = Reply | Parked
 
 @dataclass(slots=True)
 class Call(Generic[H]):
-    """A request as a handler sees it."""
+    """A request, as a handler sees it."""
 
     header: H
     frame: Frame
@@ -82,7 +82,7 @@ class Call(Generic[H]):
         return self.frame.body
 
     def reply(self, reply: Reply) -> None:
-        """Answer a parked request."""
+        """Answer a request that was parked."""
         if not self.frame.is_oneway:
             self.peer.send(encode_reply(self.frame, reply))
 
@@ -104,7 +104,7 @@ raises."""
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A typed route."""
+    """A route with a typed header."""
 
     code: int
     handler: Handler
@@ -115,7 +115,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RawRoute:
-    """A route that works on frames and bytes."""
+    """A route whose handler takes frames and returns bytes."""
 
     code: int
     handler: RawHandler
@@ -123,7 +123,7 @@ class RawRoute:
 
 
 def encode_reply(frame: Frame, reply: Reply) -> bytes:
-    """Encodes ``reply`` as the response to ``frame``, with the request's header serialization."""
+    """Returns ``reply`` encoded as the response to ``frame``, in the header form of the request."""
     ext = reply.ext
     if reply.header is not None:
         fields = encode_ext(reply.header)
@@ -170,7 +170,7 @@ class Router:
             )
 
     def dispatch(self, frame: Frame, connection: Connection) -> bytes | None:
-        """Handle one request. Returns the encoded answer, or ``None`` if it comes later or never."""
+        """Handle one request. Returns the encoded response, or None if it is sent later or never."""
         handler = self._handlers.get(frame.code)
         try:
             if self.guard is not None:
@@ -225,7 +225,7 @@ def _typed(header_type: type[Header], handler: Handler) -> RawHandler:
 
 
 async def finish_slow_request(frame: Frame, connection: Connection, answer: Awaitable[Answer]) -> None:
-    """Await an ``async`` handler and send its result."""
+    """Await the result of an ``async`` handler, and send it as the response."""
     encoded: bytes | None
     try:
         result = await answer

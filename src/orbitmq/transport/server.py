@@ -1,7 +1,7 @@
-"""A server: listening ports, their connections, and an orderly shutdown.
+"""A server: its listening ports, their connections, and an orderly shutdown.
 
-Corresponds to Apache's NettyRemotingServer. Port and fast port (listenPort - 2) are two ``Listener`` values with
-their own routers.
+Corresponds to Apache's NettyRemotingServer. The port and the fast port (listenPort - 2) are two ``Listener`` values
+with their own routers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One port. Port 0 lets the system choose; a bound socket is used as it is."""
+    """A port to listen on. Port 0 lets the system choose; a bound socket is used as it is."""
 
     host: str
     port: int
@@ -63,7 +63,7 @@ class Server:
         on_close: Callable[[Connection], None] | None = None,
         awake_for: frozenset[int] = frozenset(),
     ) -> None:
-        """``awake_for``: codes of requests whose senders wait for the answer, see ``BusyWait``."""
+        """``awake_for`` are the codes of requests whose senders wait for the response; see ``BusyWait``."""
         self._awake_for = awake_for
         self._listeners = listeners
         self._limits = limits
@@ -81,7 +81,7 @@ class Server:
         """The bound port of each listener, in order."""
 
     async def start(self) -> None:
-        """Listen. Raises ``OSError`` when a port cannot be bound, after closing the others."""
+        """Start to listen. If a port cannot be bound, closes the others and raises ``OSError``."""
         loop = asyncio.get_running_loop()
         self._busy_wait = BusyWait(self._awake_for) if self._awake_for else None
         try:
@@ -119,7 +119,8 @@ class Server:
         return connection
 
     def local_connection(self) -> Connection:
-        """Returns the server's end of a connection inside this process, served like those of the first port."""
+        """Returns the server's end of a connection inside this process. It is served like the connections of the
+        first port."""
         connection = Connection(
             tasks=self._tasks,
             router=self._listeners[0].router,
@@ -158,13 +159,13 @@ class Server:
                 connection.abort()
 
     async def stop_accepting(self) -> None:
-        """Close the listening ports; open connections stay."""
+        """Close the listening ports. Open connections stay."""
         for server in self._sockets:
             server.close()
         self._sockets.clear()
 
     async def stop(self, wait_s: float = 5.0) -> None:
-        """Stop accepting, send queued answers, close. After ``wait_s`` the remaining connections are aborted."""
+        """Stop accepting, send queued responses, and close. Connections that remain after ``wait_s`` are aborted."""
         await self.stop_accepting()
         self._stopping = True
         for connection in list(self.connections):

@@ -1,7 +1,7 @@
-"""TLS and plain text on one port, as a filter between socket bytes and frames.
+"""Accepts TLS and plain text on one port, as a filter between socket bytes and frames.
 
 Apache's permissive mode decides by the first byte of a connection: 0x16 is a TLS handshake record, and no plain frame
-can start with it because its length would exceed the limit. asyncio cannot look at a byte and then hand it to its own
+can start with it because its length would exceed the limit. asyncio cannot look at a byte and then pass it to its own
 TLS, so the filter drives ``ssl.SSLObject`` over memory buffers. It never touches a socket.
 """
 
@@ -44,7 +44,7 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class TlsMode(StrEnum):
-    """What a server port accepts."""
+    """The kinds of connections a server port accepts."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -53,7 +53,7 @@ class TlsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingTls:
-    """TLS for the connections a server opens to others, under Apache's names."""
+    """TLS settings for connections to other servers, under Apache's names."""
 
     tls_outgoing: bool = option(
         False,
@@ -85,7 +85,8 @@ class OutgoingTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig(OutgoingTls):
-    """TLS of a server, under Apache's names. They are system properties there and configuration keys here."""
+    """TLS settings of a server, under Apache's names. They are system properties in Apache and configuration keys
+    here."""
 
     tls_mode: TlsMode = option(  # noqa: RUF009 - a field declaration, not a shared value
         TlsMode.PERMISSIVE,
@@ -121,8 +122,8 @@ class TlsConfig(OutgoingTls):
 
 
 class ServerTls:
-    """Which connections a server accepts, and with which certificate. Without a context and a maker, only plain
-    ones."""
+    """Decides which connections a server accepts, and with which certificate. Without a context and without ``make``,
+    it accepts only plain connections."""
 
     def __init__(
         self,
@@ -133,9 +134,11 @@ class ServerTls:
         files: Sequence[Path] = (),
         trusted: Path | None = None,
     ) -> None:
-        """``make`` creates a context on a thread when one is first needed. It is called again for new connections
-        when all ``files`` have changed (a certificate and its key are a pair) or ``trusted`` alone has; then there is
-        a context from the start."""
+        """``make`` creates a context on a thread when one is first needed.
+
+        If a context is given from the start, ``make`` is called again for new connections when all ``files`` have
+        changed (a certificate and its key are a pair) or ``trusted`` alone has.
+        """
         self.mode = mode
         self._context = context
         self._make = make
@@ -147,12 +150,12 @@ class ServerTls:
 
     @property
     def watched(self) -> tuple[Path, ...]:
-        """Files that are checked for every new connection; empty where TLS is off."""
+        """The files that are checked for every new connection; empty if TLS is off."""
         return () if self.mode is TlsMode.DISABLED else self._files + self._trusted
 
     @property
     def context(self) -> ssl.SSLContext | None:
-        """The context for a new connection, reloaded when the files have changed. ``None``: see ``can_make``."""
+        """The context for a new connection, reloaded if the files have changed. If it is None, see ``can_make``."""
         if self._files and self._make is not None:
             changed: tuple[Path, ...] = ()
             stamps = _stamps(self._files)
@@ -175,8 +178,8 @@ class ServerTls:
             logger.error("certificate not reloaded, keeping the previous one error=%s", error)
 
     async def ready(self) -> ssl.SSLContext:
-        """Returns the context for a port that only accepts TLS, created now if necessary; ``can_make`` says whether
-        it can be. Raises ``ConfigError``."""
+        """Returns the context for a port that only accepts TLS, creating it if necessary; ``can_make`` tells whether
+        that is possible. Raises ``ConfigError``."""
         if self._context is None:
             assert self._make is not None
             self._context = await asyncio.get_running_loop().run_in_executor(None, self._make)
@@ -184,11 +187,12 @@ class ServerTls:
 
     @property
     def can_make(self) -> bool:
-        """Whether ``when_made`` is worth waiting for."""
+        """Whether a context can still be created, so that ``when_made`` is worth waiting for."""
         return self._context is None and self._make is not None and not self._files
 
     def when_made(self, then: Callable[[], None]) -> None:
-        """Create the context on a thread, and call ``then`` on the loop with it, or with None if that failed."""
+        """Create the context on a thread. Then call ``then`` on the loop, even if that failed; ``context`` is still
+        None in that case."""
         self._waiting.append(then)
         if len(self._waiting) > 1:
             return
@@ -226,7 +230,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def server_tls(config: TlsConfig) -> ServerTls:
-    """What a port accepts. Raises ``ConfigError`` when the files cannot be used."""
+    """Returns which connections a port accepts. Raises ``ConfigError`` if the files cannot be used."""
     if config.tls_mode is TlsMode.DISABLED:
         return ServerTls(TlsMode.DISABLED)
     if config.tls_test_mode == "true" and config.tls_certificate:
@@ -265,14 +269,15 @@ def server_tls(config: TlsConfig) -> ServerTls:
 
 
 def client_tls(config: TlsConfig) -> ssl.SSLContext | None:
-    """Returns the context for connections to other servers. Raises ``ConfigError`` when the files cannot be used."""
+    """Returns the context for connections to other servers; None if TLS is off. Raises ``ConfigError`` if the files
+    cannot be used."""
     if not config.tls_outgoing and config.tls_mode is not TlsMode.ENFORCING:
         return None
     return outgoing_context(config)
 
 
 def outgoing_context(config: OutgoingTls) -> ssl.SSLContext:
-    """Returns the client side of TLS, whether or not it is on for ordinary requests. Raises ``ConfigError``."""
+    """Returns the client's TLS context, whether or not TLS is on for ordinary requests. Raises ``ConfigError``."""
     if config.tls_client_checks_server and not config.tls_client_trusted:
         raise ConfigError("tls.client.authServer=true needs tls.client.trustCertPath")
     if config.tls_client_checks_host and not config.tls_client_checks_server:
@@ -287,8 +292,8 @@ def outgoing_context(config: OutgoingTls) -> ssl.SSLContext:
 
 
 def self_signed_context() -> ssl.SSLContext:
-    """Returns a server context with a new certificate of its own: EC P-256, CN=localhost, valid for ten years. The
-    key is on disk only while OpenSSL reads it, readable by its owner alone."""
+    """Returns a server context with a new self-signed certificate (EC P-256, CN=localhost, valid for ten years). The
+    key is on disk only while OpenSSL reads it, readable only by its owner."""
     # Imported here because it takes most of a second, and most servers never need it.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -320,7 +325,8 @@ def self_signed_context() -> ssl.SSLContext:
 def server_context(
     certificate: Path, key: Path, *, password: str | None = None, trusted: Path | None = None
 ) -> ssl.SSLContext:
-    """Returns a server context from PEM files; with ``trusted``, clients must present a certificate signed by it."""
+    """Returns a server context from PEM files. With ``trusted``, clients must present a certificate signed by one of
+    these authorities."""
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -344,7 +350,7 @@ def client_context(
     """Returns a client context.
 
     With ``trusted`` (a PEM file of authorities) a server's certificate must be signed by one of them and match the
-    host or address that is connected to. Routes contain addresses, so brokers' certificates need an IP address among
+    host or address of the connection. Routes contain addresses, so brokers' certificates need an IP address among
     their alternative names; ``check_host=False`` skips the check of names. Without ``trusted`` any certificate is
     accepted, like in Apache's test mode, and a warning is logged.
     """
@@ -375,10 +381,10 @@ def verifying_context() -> ssl.SSLContext:
 
 
 class TlsFilter:
-    """One end of a TLS session over memory. Raises ``ssl.SSLError`` when the peer breaks the protocol."""
+    """One end of a TLS session over memory. Its methods raise ``ssl.SSLError`` if the peer violates the protocol."""
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, host: str | None = None) -> None:
-        """``host`` is the host a client connects to; its context may check the certificate against it."""
+        """``host`` is the host that a client connects to. Its context may check the certificate against it."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._session = context.wrap_bio(
@@ -390,12 +396,12 @@ class TlsFilter:
         """Plain bytes held back until the handshake ends."""
 
     def start(self) -> bytes:
-        """Returns the first bytes to send (a client's hello)."""
+        """Start the handshake. Returns the first bytes to send (a client's hello)."""
         self._handshake()
         return self._outgoing.read()
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """Process socket bytes; returns the plain bytes they contain and the bytes to send back."""
+        """Process bytes from the socket. Returns the plain bytes they contain and the bytes to send back."""
         self._incoming.write(data)
         if not self._ready:
             self._handshake()
@@ -411,11 +417,11 @@ class TlsFilter:
         return b"".join(plain), self._outgoing.read()
 
     def pending(self) -> bytes:
-        """Returns bytes still to send after ``receive`` raised: the alert."""
+        """Returns the bytes still to be sent after ``receive`` raised an error: the alert."""
         return self._outgoing.read()
 
     def encrypt(self, data: bytes) -> bytes:
-        """Returns bytes to send for ``data``, which is held back until the handshake ends."""
+        """Returns the bytes to send for ``data``. ``data`` is held back until the handshake is complete."""
         if not self._ready:
             self._waiting.append(data)
             self.held_bytes += len(data)

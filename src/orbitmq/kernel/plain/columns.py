@@ -1,4 +1,4 @@
-"""Returns the properties of many messages as columns: offsets and bytes, in Arrow's layout for variable-size values.
+"""Converts the properties of many messages to columns: offsets and bytes, in Arrow's layout for variable-size values.
 
 ``ends`` is an array of 32-bit numbers in native byte order, with one number more than there are messages. The text of
 message n is ``texts[ends[n]:ends[n + 1]]``. Results have the same form.

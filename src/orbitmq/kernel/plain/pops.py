@@ -127,10 +127,10 @@ def checkpoint_bodies(checkpoints: Sequence[HandedOut], broker_name: str) -> lis
 
 
 def ack_bodies(done: Sequence[tuple[HandedOut, int]], broker_name: str) -> list[tuple[int, bytes]]:
-    """Returns the body of an acknowledgement record and the number of messages it marks as done, for each checkpoint.
+    """Returns, for each checkpoint, the number of messages marked as done and the body of the acknowledgement record.
 
-    Each entry of ``done`` is a checkpoint and a bit set of the positions of its finished messages. The record's form
-    depends on their number. If it is 0, the body is empty.
+    Each entry of ``done`` is a checkpoint and a bit set of the positions of its finished messages. The form of the
+    body depends on their number. If the number is 0, the body is empty.
     """
     quoted_name = _quoted(broker_name)
     bodies: list[tuple[int, bytes]] = []

@@ -210,7 +210,8 @@ def _encode(
 
 
 def _host_bit(host: bytes, bit: int) -> int:
-    """Returns ``bit``, the system flag for an IPv6 host, if the host is that long; otherwise 0."""
+    """Returns ``bit``, the system flag for an IPv6 host, if the host is that long; otherwise 0. Raises
+    ``RecordError`` for a host of another length."""
     if len(host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
         raise RecordError(f"a host takes {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, not {len(host)}")
     return bit if len(host) == HOST_V6_BYTES else 0
