@@ -1,4 +1,4 @@
-"""The requests for users and policies of 5.x and for access lists of 4.x."""
+"""Declares the requests for users and policies of 5.x, and for the access lists of 4.x."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ACL_FILES: Final = "access lists of 4.x are not in force; aclEnable=true switch
 
 
 class Access:
-    """Users and policies of 5.x, access lists of 4.x."""
+    """Requests for users and policies of 5.x, and for the access lists of 4.x."""
 
     UPDATE_AND_CREATE_ACL_CONFIG = Request(50, acl.UpdateAndCreateAclConfigRequest, unless=_ACL_FILES)
     DELETE_ACL_CONFIG = Request(51, acl.DeleteAclConfigRequest, unless=_ACL_FILES)

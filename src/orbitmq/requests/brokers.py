@@ -1,4 +1,4 @@
-"""Settings, state and maintenance of a broker."""
+"""Declares the requests for the settings, state and maintenance of a broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COLD: Final = "reads of old messages are not throttled by group here"
 
 
 class Brokers:
-    """Settings, state and maintenance of a broker."""
+    """Requests for the settings, state and maintenance of a broker."""
 
     QUERY_BROKER_OFFSET = Request(13, served_by=(), unless=RETIRED)
     UPDATE_BROKER_CONFIG = Request(

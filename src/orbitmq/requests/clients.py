@@ -1,4 +1,4 @@
-"""Client membership, and calls from brokers to clients."""
+"""Declares the requests for client membership, and the calls from brokers to clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Clients"]
 
 
 class Clients:
-    """Client membership, and calls from brokers to clients."""
+    """Requests for client membership, and calls from brokers to clients."""
 
     HEART_BEAT = Request(34, client.HeartBeatRequest, client.HeartBeatResponse)
     UNREGISTER_CLIENT = Request(35, client.UnregisterClientRequest)

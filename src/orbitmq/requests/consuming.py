@@ -1,4 +1,4 @@
-"""Pulls, queries, offsets and queue locks."""
+"""Declares the requests for pulls, queries, offsets and queue locks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Consuming"]
 
 
 class Consuming:
-    """Pulls, queries, offsets and queue locks."""
+    """Requests for pulls, queries, offsets and queue locks."""
 
     PULL_MESSAGE = Request(
         KernelRequest.PULL_MESSAGE,

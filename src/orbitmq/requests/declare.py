@@ -1,4 +1,4 @@
-"""The declaration of a request."""
+"""Defines how a request is declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filter servers and the classes they run."""
+"""Declares the requests of filter servers and those for the classes they run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Filters"]
 
 
 class Filters:
-    """Filter servers and the classes they run."""
+    """Requests of filter servers, and requests for the classes they run."""
 
     REGISTER_FILTER_SERVER = Request(301, filtersrv.RegisterFilterServerRequest)
     REGISTER_MESSAGE_FILTER_CLASS = Request(

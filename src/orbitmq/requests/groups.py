@@ -1,4 +1,4 @@
-"""Consumer groups and their progress."""
+"""Declares the requests for consumer groups and their progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Groups"]
 
 
 class Groups:
-    """Consumer groups and their progress."""
+    """Requests for consumer groups and their progress."""
 
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = Request(200, admin=("updateSubGroup",))
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = Request(225, admin=("updateSubGroupList",))

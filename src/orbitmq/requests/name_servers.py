@@ -1,4 +1,4 @@
-"""Registration, routes and settings of name servers."""
+"""Declares the requests for registration, routes and the settings of name servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONTROLLED: Final = "roles come from the configuration here, not from a control
 
 
 class NameServers:
-    """Registration, routes and settings of name servers."""
+    """Requests for registration, routes and the settings of name servers."""
 
     PUT_KV_CONFIG = Request(
         100,

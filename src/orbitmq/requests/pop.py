@@ -1,4 +1,4 @@
-"""POP consuming, queue assignment and the lite topics of 5.5."""
+"""Declares the requests for POP consuming, queue assignment and the lite topics of 5.5."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LITE: Final = "lite topics of 5.5 are not served"
 
 
 class Pop:
-    """POP consuming, queue assignment and the lite topics of 5.5."""
+    """Requests for POP consuming, queue assignment and the lite topics of 5.5."""
 
     QUERY_ASSIGNMENT = Request(400)
     SET_MESSAGE_REQUEST_MODE = Request(401, admin=("setConsumeMode",))

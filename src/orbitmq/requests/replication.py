@@ -1,4 +1,4 @@
-"""Masters, slaves and Apache's controllers."""
+"""Declares the requests between masters, slaves and Apache's controllers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTROLLED: Final = "roles come from the configuration here, not from a control
 
 
 class Replication:
-    """Masters, slaves and Apache's controllers."""
+    """Requests between masters, slaves and Apache's controllers."""
 
     GET_ALL_TOPIC_CONFIG = Request(
         21,

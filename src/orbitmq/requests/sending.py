@@ -1,4 +1,4 @@
-"""Sends, replies and transactions."""
+"""Declares the requests for sends, replies and transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Sending"]
 
 
 class Sending:
-    """Sends, replies and transactions."""
+    """Requests for sends, replies and transactions."""
 
     SEND_MESSAGE = Request(KernelRequest.SEND_MESSAGE, send.SendMessageRequest, send.SendMessageResponse)
     SEND_MESSAGE_V2 = Request(

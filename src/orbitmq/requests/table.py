@@ -1,4 +1,4 @@
-"""The declarations of all areas in one table."""
+"""Collects the declarations of all areas in one table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics and their queues."""
+"""Declares the requests for topics and their queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Topics"]
 
 
 class Topics:
-    """Topics and their queues."""
+    """Requests for topics and their queues."""
 
     UPDATE_AND_CREATE_TOPIC = Request(
         17,

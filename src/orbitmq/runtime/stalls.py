@@ -4,8 +4,8 @@ One loop serves all connections, so a request or job that occupies it delays the
 runs our code measures how long that took (the requests of a read, steps of tasks, periodic jobs). Everything that
 took longer than ``HOLD_S`` is counted for the metrics and logged, at most once per ``LOG_EVERY_S`` and name.
 
-A process has one loop, so these counts are global. Times are wall-clock durations: if the process gets no CPU or the
-disk stalls, that counts as well.
+A process has one loop, so these counts are global. It measures elapsed time, so a process that gets no CPU and a
+stalled disk count like slow code.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Sans-IO protocol: bytes in, values out. Nothing here touches a socket or a clock."""
+"""The protocol without I/O: converts bytes to values and back. Nothing here uses a socket or a clock."""

@@ -57,8 +57,8 @@ _TLS_START: Final = b"\x16\x03"  # a handshake record, as all versions of TLS op
 
 
 class _Written(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
-    """A JSON header as we write it: keys in alphabetical order, like Apache 5.5.0. The empty defaults only omit
-    ``None``; every number is always written."""
+    """A JSON header as we write it. Keys are in alphabetical order, like in Apache 5.5.0. The empty defaults only
+    omit ``None``; numbers are always written."""
 
     code: int
     ext_fields: Mapping[str, str] | None = None
@@ -74,18 +74,18 @@ _encode_json = msgspec.json.Encoder(enc_hook=int).encode  # a declared request i
 
 
 def whole_frame(data: bytes) -> Frame | None:
-    """Returns the frame in ``data``, for callers that send one request at a time and mostly get the answer in one
+    """Returns the frame in ``data``, for callers that send one request at a time and mostly get the response in one
     read.
 
-    None if it is less or more than one frame, or a malformed one; ``FrameDecoder`` can tell which.
+    Returns None if ``data`` is less or more than one frame, or a malformed one; ``FrameDecoder`` can tell which.
     """
     frames, end, _, error = split_frames(data, FRAME_BYTES_MAX)
     return frames[0] if len(frames) == 1 and end == len(data) and not error else None
 
 
 def _foreign_protocol(start: bytes) -> str:
-    """Returns names the protocol of a peer that opened the wrong port, from the four bytes it sent as a frame
-    length."""
+    """Returns a text that names the protocol of a peer that connected to the wrong port; empty if it is unknown.
+    ``start`` is the four bytes that the peer sent as a frame length."""
     if start in _HTTP_STARTS:
         return "; the peer speaks HTTP"
     if start[:2] == _TLS_START:
@@ -94,7 +94,7 @@ def _foreign_protocol(start: bytes) -> str:
 
 
 class FrameDecoder:
-    """Turns chunks of a stream into frames. Once ``error`` is set it returns no more."""
+    """Converts chunks of a stream to frames. Once ``error`` is set it returns no more frames."""
 
     __slots__ = ("_buffer", "_frame_bytes_max", "_needed", "error")
 
@@ -109,11 +109,11 @@ class FrameDecoder:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Returns all whole frames up to the end of ``data``, in order. Never raises; see ``error``."""
+        """Returns all frames that are complete now, in order. Never raises an error; see ``error``."""
         return cast("list[Frame]", self.requests(data, 0))
 
     def requests(self, data: bytes, sends_max: int) -> list[Request]:
-        """Like ``feed``, with up to ``sends_max`` plain sends that follow each other as one value."""
+        """Like ``feed``, but returns up to ``sends_max`` consecutive plain sends as one value."""
         if self.error is not None:
             return []
         if self._buffer:
@@ -170,12 +170,13 @@ def encode_request(
     serialize_type: int = _JSON,
     version: int = _VERSION,
 ) -> bytes:
-    """Returns a request that expects an answer."""
+    """Returns the frame of a request that expects a response."""
     return _encode(code, opaque, 0, ext, None, body, serialize_type, version, _PYTHON)
 
 
 def encode_binary_request(code: int, opaque: int, ext_raw: bytes, body: bytes) -> bytes:
-    """Returns a request whose extension fields are encoded already (``encode_binary_fields``): one join, no loop."""
+    """Returns the frame of a request whose extension fields are already encoded (``encode_binary_fields``). Fast,
+    because it only joins bytes."""
     ext_size = len(ext_raw)
     header_size = BINARY_MIN + ext_size
     return b"".join(
@@ -197,7 +198,7 @@ def encode_oneway(
     serialize_type: int = _JSON,
     version: int = _VERSION,
 ) -> bytes:
-    """Returns a request that must not be answered."""
+    """Returns the frame of a request that must not be answered."""
     return _encode(code, opaque, _ONEWAY, ext, None, body, serialize_type, version, _PYTHON)
 
 
@@ -210,13 +211,13 @@ def encode_response(
     serialize_type: int = _JSON,
     version: int = _VERSION,
 ) -> bytes:
-    """Returns an answer to the request with the same opaque."""
+    """Returns the frame of the response to the request with the same opaque."""
     return _encode(code, opaque, _RESPONSE, ext, remark, body, serialize_type, version, _PYTHON)
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Returns the bytes of a decoded frame: same values, and the same bytes except for the free order of JSON
-    keys."""
+    """Returns a decoded frame as bytes. They are the bytes it was decoded from, except that JSON keys may be in
+    another order."""
     return _encode(
         frame.code,
         frame.opaque,

@@ -1,8 +1,8 @@
-"""Typed headers: one struct is the parser, the validator, the encoder and the documentation of a request.
+"""Typed headers: one struct parses, validates, encodes and documents a request.
 
-Attribute names are ours; wire names are given by ``rename`` or ``msgspec.field(name=...)``. Every value travels as
+Attribute names are ours; wire names are set by ``rename`` or ``msgspec.field(name=...)``. Every value is sent as
 text; numbers and booleans are converted here. A missing or malformed field raises ``HeaderFieldError`` with the wire
-name of the field. Unknown fields are ignored, like every peer does.
+name of the field. Unknown fields are ignored, like by every peer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DIGITS_MAX: Final = 40
 
 
 class Header(msgspec.Struct, kw_only=True, gc=False, rename="camel"):
-    """Base of all typed headers. ``None`` means "not present"."""
+    """The base class of all typed headers. ``None`` means that a field is absent."""
 
 
 H = TypeVar("H", bound=Header)
@@ -42,7 +42,7 @@ def _json_decoder(header_type: type[Any]) -> msgspec.json.Decoder[Any]:
 
 
 def decode_header(header_type: type[H], frame: Frame) -> H:
-    """Decode the extension fields of ``frame`` as ``header_type``."""
+    """Decode the extension fields of ``frame`` as ``header_type``. Raises ``HeaderFieldError``."""
     try:
         if frame.serialize_type == _ROCKETMQ:
             return msgspec.convert(frame.ext_fields, header_type, strict=False)
@@ -61,7 +61,8 @@ def decode_header(header_type: type[H], frame: Frame) -> H:
 
 
 def _with_java_numbers(header_type: type[H], frame: Frame) -> H | None:
-    """Java accepts numbers with leading zeros and a plus sign, msgspec does not; None if that was not the problem."""
+    """Decode numbers with leading zeros or a plus sign, which Java accepts and msgspec does not. Returns None if
+    those were not the problem."""
     fields = frame.ext_fields
     changed = {
         name: str(int(value))
@@ -78,7 +79,7 @@ def _with_java_numbers(header_type: type[H], frame: Frame) -> H | None:
 
 @lru_cache(maxsize=512)
 def _numbers(header_type: type[Any]) -> tuple[str, ...]:
-    """Wire names of the fields that are numbers."""
+    """Returns the wire names of the fields that are numbers."""
     names = []
     for field in msgspec.structs.fields(header_type):
         info = msgspec.inspect.type_info(field.type)
@@ -89,7 +90,8 @@ def _numbers(header_type: type[Any]) -> tuple[str, ...]:
 
 
 def encode_ext(header: Header) -> dict[str, str]:
-    """Returns the extension fields of ``header``: decimal numbers, ``true`` / ``false``, ``None`` omitted."""
+    """Returns the extension fields of ``header``. Numbers are decimal, booleans ``true`` or ``false``, and fields
+    that are None are omitted."""
     fields: dict[str, str] = {}
     for name, wire_name in zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True):
         value = getattr(header, name)

@@ -93,10 +93,10 @@ def _quote_object(text: bytes) -> bytes:
 
 
 def standardize(data: bytes, *, keys_max: int = _PECULIAR_KEYS_MAX) -> bytes:
-    """Returns ``data`` with bare integer keys quoted and object keys turned into strings of their text.
+    """Returns ``data`` with bare integer keys quoted, and each object key replaced by a string of its text.
 
-    Returns ``data`` itself if there are none. Otherwise malformed text stays malformed. Raises ``BodyError`` for too
-    many such keys, or one that is not UTF-8.
+    Returns ``data`` itself if there are none. Malformed text stays malformed. Raises ``BodyError`` for too many such
+    keys, or for a key that is not UTF-8.
     """
     pieces: list[bytes] = []
     position = 0
@@ -184,10 +184,10 @@ def _read(data: bytes, wanted: Any, *, keys_max: int) -> Any:
 def decode(
     data: bytes, wanted: type[T], *, bytes_max: int = BODY_BYTES_MAX, expects_plain: bool = False
 ) -> T:
-    """Decode ``data`` as ``wanted``: any type msgspec supports, with ``ObjectMap`` anywhere inside.
+    """Decode ``data`` as ``wanted``, which is any type that msgspec supports and may contain ``ObjectMap``.
 
     Raises ``BodyError``. Unknown members are ignored. ``bytes_max`` is for files, which are not limited by a frame.
-    ``expects_plain`` limits the work spent on keys and nulls that a body of this type does not have.
+    ``expects_plain`` limits the work spent on special keys and nulls, which a body of this type does not have.
     """
     keys_max = _UNEXPECTED_KEYS_MAX if expects_plain else _PECULIAR_KEYS_MAX
     if len(data) > bytes_max:
@@ -201,7 +201,8 @@ def decode(
 
 
 def loads(data: bytes, *, bytes_max: int = BODY_BYTES_MAX, expects_plain: bool = False) -> Any:
-    """Returns plain Python values. The keys of an object-keyed map are the original texts of the objects."""
+    """Returns the JSON as plain Python values. The keys of a map with object keys are the original texts of the
+    objects."""
     return decode(data, Any, bytes_max=bytes_max, expects_plain=expects_plain)
 
 
@@ -241,7 +242,7 @@ def _members(struct_type: type[msgspec.Struct]) -> tuple[_Member, ...]:
 
 
 class _Writer:
-    """One run of the writer. ``newline`` is empty for the compact form, else a line break and indentation."""
+    """Writes one value. ``newline`` is empty for the compact form, otherwise a line break with indentation."""
 
     __slots__ = ("_out", "_standard")
 
@@ -335,15 +336,17 @@ def _encode(value: Any, newline: str, *, standard: bool = False) -> bytes:
 
 
 def encode(value: Any) -> bytes:
-    """Returns the compact form: members in alphabetical order, maps in their own, bare integer keys, no nulls."""
+    """Returns compact JSON: struct members sorted by name, map entries in map order, integer keys unquoted, nulls
+    omitted."""
     return _encode(value, "")
 
 
 def encode_standard(value: Any) -> bytes:
-    """Like ``encode``, but standard JSON in ASCII with all keys quoted, which some peers request."""
+    """Like ``encode``, but returns standard JSON in ASCII with all keys quoted, which some peers request."""
     return _encode(value, "", standard=True)
 
 
 def encode_pretty(value: Any) -> bytes:
-    """Returns the form of Apache's config files: like ``encode``, one member per line, tabs, no final line break."""
+    """Like ``encode``, but returns the form of Apache's config files: one member per line, tabs, no final line
+    break."""
     return _encode(value, "\n")

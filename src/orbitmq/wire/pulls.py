@@ -1,4 +1,4 @@
-"""The fields of a pull and of its answer, as both ends read them (PULL_MESSAGE 11, LITE_PULL_MESSAGE 361)."""
+"""Reads the fields of pull requests and of their answers, for both ends (PULL_MESSAGE 11, LITE_PULL_MESSAGE 361)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
 
 def read_pull(frame: Frame) -> PullFields:
-    """Returns the fields of a pull that the kernel did not parse. Raises ``HeaderFieldError`` naming the bad
+    """Parses the fields of a pull frame that the kernel left unparsed. Raises ``HeaderFieldError`` naming the bad
     field."""
     # The typed parser handles every form of JSON, and reports missing or malformed fields.
     request = decode_header(PullMessageRequest, frame)
@@ -25,7 +25,7 @@ def read_pull(frame: Frame) -> PullFields:
 
 
 class AnswerFields(NamedTuple):
-    """A ``PullMessageResponse``, in the order of ``kernel.answer_fields``."""
+    """The fields of a ``PullMessageResponse``, in the order of ``kernel.answer_fields``."""
 
     suggest_which_broker_id: int
     next_begin_offset: int
@@ -38,8 +38,8 @@ class AnswerFields(NamedTuple):
 
 
 def answer_head(buffer: bytearray, at: int, size: int) -> tuple[Frame, int]:
-    """Returns the frame of ``size`` bytes at that place without its body, and where its body begins. A reader that
-    decodes records in its buffer need not copy them. Raises ``FrameError``."""
+    """Returns the frame of ``size`` bytes at ``at`` without its body, and the position where the body begins. So a
+    reader that decodes records in its buffer need not copy them. Raises ``FrameError``."""
     word = bytes(buffer[at + 4 : at + 8])
     start = at + 8
     body = start + int.from_bytes(word[1:], "big")

@@ -1,4 +1,4 @@
-"""Typed bodies of requests and answers, by area."""
+"""Typed bodies of requests and responses, by area."""
 
 from __future__ import annotations
 

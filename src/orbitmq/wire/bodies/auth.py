@@ -8,7 +8,7 @@ __all__ = ["AclInfo", "PolicyEntry", "PolicyInfo", "UserInfo"]
 
 
 class UserInfo(Body, frozen=True, kw_only=True):
-    """A user."""
+    """A user of 5.x access control."""
 
     password: str | None = None
     user_status: str | None = None

@@ -1,7 +1,7 @@
-"""Base of the typed bodies: structs that read and write the JSON dialect of Apache's bodies.
+"""The base class of typed bodies, which are structs that read and write the JSON dialect of Apache's bodies.
 
 Members that Java always writes (numbers, booleans, collections) have the default ``always(...)`` and are always
-written. Members that Java omits when they are null, or that only some versions have, are ``None`` when absent.
+written. Members that Java omits if they are null, or that only some versions have, are ``None`` if absent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 
 def always(make: Callable[[], T], *, name: str | None = None) -> T:
-    """Returns a default that is written even if the value equals it, with the wire name where that is not camel case.
+    """Returns a default that is written even if the value equals it. Pass ``name``, the wire name, if it is not camel
+    case.
 
     msgspec omits only plain defaults and empty collections created by ``dict``, ``list`` or ``set`` itself.
     """
@@ -30,7 +31,7 @@ def always(make: Callable[[], T], *, name: str | None = None) -> T:
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """A JSON body. ``decode`` raises only ``BodyError``."""
+    """A JSON body. ``decode`` raises no error other than ``BodyError``."""
 
     def encode(self) -> bytes:
         return encode_body(self)
@@ -44,21 +45,21 @@ _encode_plain: Final = msgspec.json.Encoder().encode
 
 
 def encode_body(value: msgspec.Struct) -> bytes:
-    """Returns the compact form of any struct: encoded in C where it is plain JSON, else by the writer of the
-    dialect."""
+    """Returns the compact form of any struct. It is encoded by msgspec if it is plain JSON, otherwise by the writer
+    of the dialect."""
     return _encode_plain(value) if _is_plain(type(value)) else javajson.encode(value)
 
 
 def decode_body(wanted: type[T], data: bytes) -> T:
-    """Decode a body that is a model value, not a ``Body``. Raises ``BodyError``."""
+    """Decode a body whose type is a model value, not a ``Body``. Raises ``BodyError``."""
     kind: Any = wanted
     return javajson.decode(data, wanted, expects_plain=_is_plain(kind))
 
 
 @lru_cache(maxsize=256)
 def _is_plain(struct_type: Any) -> bool:
-    """Whether msgspec's own encoder writes the same as the dialect, because there are no special keys and no
-    nulls."""
+    """Whether msgspec's own encoder writes the same bytes as the dialect. That is so if the type has no special keys
+    and no nulls."""
     return _plain_type(inspect.type_info(struct_type), set())
 
 

@@ -71,7 +71,7 @@ class ProducerTable(Body, frozen=True, kw_only=True):
 
 
 class ProcessQueueInfo(Body, frozen=True, kw_only=True):
-    """A queue that a consumer holds in memory."""
+    """The state of a queue that a consumer holds in memory."""
 
     cached_msg_count: Int32 = always(int)
     cached_msg_max_offset: Int64 = always(int)
@@ -90,7 +90,7 @@ class ProcessQueueInfo(Body, frozen=True, kw_only=True):
 
 
 class PopProcessQueueInfo(Body, frozen=True, kw_only=True):
-    """A queue that a POP consumer pops."""
+    """The state of a queue that a POP consumer pops."""
 
     dropped: bool = always(bool, name="droped")  # sic
     last_pop_timestamp: Int64 = always(int)
@@ -98,7 +98,7 @@ class PopProcessQueueInfo(Body, frozen=True, kw_only=True):
 
 
 class ConsumeStatus(Body, frozen=True, kw_only=True):
-    """Throughput of one topic in a consumer."""
+    """The throughput of one topic in a consumer."""
 
     consume_failed_msgs: Int64 = always(int)
     consume_failed_tps: float = always(float, name="consumeFailedTPS")
@@ -123,7 +123,7 @@ class ConsumerRunningInfo(Body, frozen=True, kw_only=True):
 
 
 class DirectConsumeResult(StrEnum):
-    """The result of a message consumed on demand (Apache: ``CMResult``)."""
+    """The outcome of a message consumed on demand (Apache: ``CMResult``)."""
 
     SUCCESS = "CR_SUCCESS"
     LATER = "CR_LATER"

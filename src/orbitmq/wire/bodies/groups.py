@@ -1,4 +1,4 @@
-"""Groups and topics as admin tools and slaves transfer them: 18, 200, 201, 225, 300, 345, 351, 353, 402.
+"""Groups and topics as admin tools and slaves transfer them: codes 18, 200, 201, 225, 300, 345, 351, 353 and 402.
 
 Corresponds to Apache's SubscriptionGroupWrapper, CreateTopicListRequestBody, SubscriptionGroupList, GroupList,
 QuerySubscriptionResponseBody, GroupForbidden and the message request modes.
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class TopicConfigList(Body, frozen=True, kw_only=True):
-    """UPDATE_AND_CREATE_TOPIC_LIST (18)."""
+    """Body of UPDATE_AND_CREATE_TOPIC_LIST (18)."""
 
     topic_config_list: list[TopicConfig]
 
@@ -43,7 +43,7 @@ class TopicConfigAndMapping(TopicConfig, frozen=True, kw_only=True, omit_default
 
 
 class SubscriptionGroupList(Body, frozen=True, kw_only=True):
-    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
+    """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225)."""
 
     group_config_list: list[SubscriptionGroupConfig]
 
@@ -80,7 +80,7 @@ class GroupForbidden(Body, frozen=True, kw_only=True):
 
 
 class MessageRequestMode(Body, frozen=True, kw_only=True):
-    """SET_MESSAGE_REQUEST_MODE (401): whether a group pulls or pops a topic."""
+    """Body of SET_MESSAGE_REQUEST_MODE (401): whether a group pulls or pops a topic."""
 
     consumer_group: str | None = None
     mode: str = always(lambda: "PULL")
@@ -89,7 +89,8 @@ class MessageRequestMode(Body, frozen=True, kw_only=True):
 
 
 class MessageRequestModes(Body, frozen=True, kw_only=True):
-    """Answer to GET_ALL_MESSAGE_REQUEST_MODE (402), and the content of messageRequestMode.json: by topic, group."""
+    """Answer to GET_ALL_MESSAGE_REQUEST_MODE (402), and the content of messageRequestMode.json: modes by topic and
+    group."""
 
     message_request_mode_map: dict[str, dict[str, MessageRequestMode]] = always(dict)
 

@@ -1,4 +1,4 @@
-"""What a client reports to a broker about itself: HEART_BEAT (34) and CHECK_CLIENT_CONFIG (46).
+"""The state that a client reports to a broker: HEART_BEAT (34) and CHECK_CLIENT_CONFIG (46).
 
 Corresponds to Apache's HeartbeatData, ProducerData, ConsumerData, CheckClientRequestBody.
 """
@@ -48,14 +48,14 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """Whether the members of a group share the messages or each gets all of them."""
+    """Whether the members of a group share the messages or each member gets all of them."""
 
     BROADCASTING = "BROADCASTING"
     CLUSTERING = "CLUSTERING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a new group begins."""
+    """Where a new group begins to consume."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -84,7 +84,8 @@ class ProducerData(Body, frozen=True, kw_only=True):
 
 
 class ConsumerData(Body, frozen=True, kw_only=True):
-    """The three enums are plain text, because other clients send names that the enums here lack."""
+    """A consumer's part of a heartbeat. The three enums are plain text, because other clients send names that the
+    enums in this module lack."""
 
     consume_from_where: str | None = None
     consume_type: str | None = None
@@ -95,7 +96,7 @@ class ConsumerData(Body, frozen=True, kw_only=True):
 
 
 class HeartbeatData(Body, frozen=True, kw_only=True):
-    """HEART_BEAT (34)."""
+    """Body of HEART_BEAT (34)."""
 
     client_id: str = field(name="clientID")
     consumer_data_set: list[ConsumerData] = always(list)
@@ -107,7 +108,8 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: bytes) -> HeartbeatData:
-        """Also accepts what the C++ client and its Python binding send: enums as ordinals, versions as text."""
+        """Decode a heartbeat. Also accepts the forms that the C++ client and its Python binding send: enums as
+        ordinals, and versions as text. Raises ``BodyError``."""
         try:
             return javajson.decode(data, cls, expects_plain=True)
         except BodyError:
@@ -120,7 +122,7 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
 
 
 def _with_names(heartbeat: Any) -> bytes | None:
-    """Returns the heartbeat with Java's names for ordinals; None if something else is wrong with it."""
+    """Returns the heartbeat with ordinals replaced by Java's names; None if it is malformed in another way."""
     try:
         for consumer in heartbeat["consumerDataSet"]:
             for member, names in _ORDINALS.items():
@@ -134,7 +136,7 @@ def _with_names(heartbeat: Any) -> bytes | None:
 
 
 class CheckClientConfig(Body, frozen=True, kw_only=True):
-    """CHECK_CLIENT_CONFIG (46)."""
+    """Body of CHECK_CLIENT_CONFIG (46)."""
 
     client_id: str | None = None
     group: str | None = None

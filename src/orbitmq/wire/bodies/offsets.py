@@ -1,4 +1,4 @@
-"""Offsets in bulk: 43, 45, 61, 220-223, 303, 308, and the timer's checkpoint 60.
+"""Offsets in bulk (43, 45, 61, 220-223, 303, 308), and the checkpoint of the timer (60).
 
 Corresponds to Apache's ConsumerOffsetSerializeWrapper, ResetOffsetBody, GetConsumerStatusBody,
 QueryCorrectionOffsetBody, QueryConsumeTimeSpanBody, TimerMetrics, TimerCheckpoint.
@@ -40,7 +40,7 @@ assert _CHECK_POINT.size == 56, "persisted: the file timercheck has the same byt
 class ConsumerOffsets(Body, frozen=True, kw_only=True):
     """Answer to GET_ALL_CONSUMER_OFFSET (43), and the content of consumerOffset.json.
 
-    The tables map ``topic@group`` to queue id to the next offset to consume.
+    The tables contain, for each key ``topic@group``, the offset of the next message to consume by queue id.
     """
 
     data_version: DataVersion | None = None
@@ -52,7 +52,7 @@ class ConsumerOffsets(Body, frozen=True, kw_only=True):
 
 
 class DelayOffsets(Body, frozen=True, kw_only=True):
-    """Answer to GET_ALL_DELAY_OFFSET (45), and the content of delayOffset.json: level to next offset."""
+    """Answer to GET_ALL_DELAY_OFFSET (45), and the content of delayOffset.json: the next offset by level."""
 
     data_version: DataVersion | None = None
     offset_table: dict[Int32, Int64] = always(dict)
@@ -71,7 +71,7 @@ class TimerMetrics(Body, frozen=True, kw_only=True):
 
 
 class TimerCheckPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to GET_TIMER_CHECK_POINT (60): seven int64, not JSON."""
+    """Answer to GET_TIMER_CHECK_POINT (60), which consists of seven int64 and is not JSON."""
 
     last_read_time_ms: int = 0
     timer_log_flush_offset: int = 0
@@ -92,7 +92,7 @@ class TimerCheckPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: bytes) -> TimerCheckPoint:
-        """Raises ``BodyError``. Brokers of 5.0 send only the first four numbers."""
+        """Decode a checkpoint. Brokers of 5.0 send only the first four numbers. Raises ``BodyError``."""
         if len(data) == 32:
             data += bytes(24)
         if len(data) != _CHECK_POINT.size:
@@ -121,26 +121,29 @@ class MessageQueueOffset(Body, frozen=True, kw_only=True):
 
 
 class ResetOffsetForCpp(Body, frozen=True, kw_only=True):
-    """RESET_CONSUMER_CLIENT_OFFSET (220) when a C++ client requested the reset: a list, not a map."""
+    """Body of RESET_CONSUMER_CLIENT_OFFSET (220) if a C++ client requested the reset. It contains a list instead of a
+    map."""
 
     offset_table: list[MessageQueueOffset] = always(list)
 
 
 class ConsumerStatus(Body, frozen=True, kw_only=True):
-    """Answer to 221 (``message_queue_table``) and 223 (``consumer_table``, by client id): queue to offset."""
+    """Answer to 221 (``message_queue_table``) and 223 (``consumer_table``, by client id). Both contain offsets by
+    queue."""
 
     consumer_table: dict[str, ObjectMap[MessageQueue, Int64]] = always(dict)
     message_queue_table: ObjectMap[MessageQueue, Int64] = always(ObjectMap)
 
 
 class CorrectionOffsets(Body, frozen=True, kw_only=True):
-    """Answer to QUERY_CORRECTION_OFFSET (308): queue id to offset."""
+    """Answer to QUERY_CORRECTION_OFFSET (308): offsets by queue id."""
 
     correction_offsets: dict[Int32, Int64] = always(dict)
 
 
 class QueueTimeSpan(Body, frozen=True, kw_only=True):
-    """Store times of a queue in milliseconds. The ``_str`` members are Java's texts of them and never read."""
+    """The store times of a queue's messages in milliseconds. The ``_str`` members contain Java's texts of them and
+    are never read."""
 
     consume_time_stamp: Int64 = always(int)
     consume_time_stamp_str: str | None = None

@@ -1,4 +1,5 @@
-"""Which client consumes which queue: locks (41, 42), members (38), assignments (400), batch acknowledgement (200151).
+"""The assignment of queues to clients: locks (41, 42), members (38), assignments (400) and batch acknowledgements
+(200151).
 
 Corresponds to Apache's LockBatchRequestBody, GetConsumerListByGroupResponseBody, QueryAssignmentRequestBody,
 BatchAck.
@@ -50,7 +51,7 @@ _LONG_NAMES: Final = {
 
 
 class LockBatchRequest(Body, frozen=True, kw_only=True):
-    """LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42)."""
+    """Body of LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42)."""
 
     client_id: str | None = None
     consumer_group: str | None = None
@@ -70,7 +71,7 @@ class ConsumerIdList(Body, frozen=True, kw_only=True):
 
 
 class QueryAssignmentRequest(Body, frozen=True, kw_only=True):
-    """QUERY_ASSIGNMENT (400)."""
+    """Body of QUERY_ASSIGNMENT (400)."""
 
     client_id: str | None = None
     consumer_group: str | None = None
@@ -86,13 +87,14 @@ class MessageQueueAssignment(Body, frozen=True, kw_only=True):
 
 
 class QueryAssignmentResponse(Body, frozen=True, kw_only=True):
-    """``None``: the broker has no assignment, and the client keeps what it has."""
+    """Answer to QUERY_ASSIGNMENT (400). ``None`` means that the broker has no assignment, and the client keeps its
+    queues."""
 
     message_queue_assignments: list[MessageQueueAssignment] | None = None
 
 
 class BatchAck(Body, frozen=True, kw_only=True):
-    """Finished messages of one pop. The wire names are Apache's abbreviations."""
+    """The finished messages of one pop. The wire names are Apache's abbreviations."""
 
     bits: str | None = field(name="b", default=None)
     """Base64 of a little-endian bit set; see ``indexes``."""
@@ -106,7 +108,7 @@ class BatchAck(Body, frozen=True, kw_only=True):
     topic: str | None = field(name="t", default=None)
 
     def indexes(self) -> list[int]:
-        """Returns positions of the messages in the pop, from ``start_offset`` on. Raises ``BodyError``."""
+        """Returns the positions of the messages in the pop, counted from ``start_offset``. Raises ``BodyError``."""
         text = self.bits or ""
         if len(text) > _ACK_BYTES_MAX:
             raise BodyError(f"acknowledgement bits of {len(text)} bytes are longer than {_ACK_BYTES_MAX}")
@@ -118,7 +120,7 @@ class BatchAck(Body, frozen=True, kw_only=True):
         return [index for index in range(bits.bit_length()) if bits >> index & 1]
 
     def with_indexes(self, indexes: Iterable[int]) -> BatchAck:
-        """Returns the same acknowledgement with other positions."""
+        """Returns a copy of the acknowledgement with other positions."""
         bits = 0
         for index in indexes:
             bits |= 1 << index
@@ -127,7 +129,7 @@ class BatchAck(Body, frozen=True, kw_only=True):
 
 
 class BatchAckRequest(Body, frozen=True, kw_only=True):
-    """BATCH_ACK_MESSAGE (200151)."""
+    """Body of BATCH_ACK_MESSAGE (200151)."""
 
     acks: list[BatchAck] = always(list)
     broker_name: str | None = None
@@ -136,7 +138,7 @@ class BatchAckRequest(Body, frozen=True, kw_only=True):
 def read_batch_acks(body: bytes) -> list[BatchAck]:
     """Returns the entries of BATCH_ACK_MESSAGE. Raises ``BodyError``.
 
-    Like Apache's readers it accepts the long names of the fields too. The check of rights and the handler both use
+    It also accepts the long names of the fields, like Apache's readers. The permission check and the handler both use
     this function, because an entry may contain both names of one field with different values.
     """
     if not body:

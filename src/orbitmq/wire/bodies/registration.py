@@ -1,6 +1,6 @@
-"""The body of REGISTER_BROKER (103) in its three forms, and the topic table it carries.
+"""The body of REGISTER_BROKER (103) in its three forms, and the topic table it contains.
 
-Answers to Apache's RegisterBrokerBody and TopicConfigAndMappingSerializeWrapper.
+Corresponds to Apache's RegisterBrokerBody and TopicConfigAndMappingSerializeWrapper.
 
     plain        JSON of RegisterBrokerBody
     compressed   one zlib stream: length and data version as JSON, number of topics, for each length and text,
@@ -33,7 +33,8 @@ _LEVEL: Final = 9
 
 
 class TopicConfigWrapper(Body, frozen=True, kw_only=True):
-    """Answer to GET_ALL_TOPIC_CONFIG (21), and the content of topics.json. Static topics are passed on unparsed."""
+    """Answer to GET_ALL_TOPIC_CONFIG (21), and the content of topics.json. Static topics are kept without parsing
+    them."""
 
     data_version: DataVersion = always(DataVersion)
     mapping_data_version: DataVersion | None = None
@@ -50,7 +51,7 @@ class RegisterBrokerBody(Body, frozen=True, kw_only=True):
 def encode_registration(
     body: RegisterBrokerBody, *, compressed: bool = False, version: int = Version.OURS
 ) -> bytes:
-    """Returns the body that a broker of ``version`` sends."""
+    """Returns the body in the form that a broker of ``version`` sends."""
     if not compressed:
         return body.encode()
     wrapper = body.topic_config_serialize_wrapper
@@ -70,7 +71,7 @@ def _sized(part: bytes) -> bytes:
 
 
 def decode_registration(data: bytes, *, compressed: bool, version: int) -> RegisterBrokerBody:
-    """Decode the body of a broker of ``version``; no body means an empty table. Raises ``BodyError``."""
+    """Decode the body sent by a broker of ``version``. An empty body means an empty table. Raises ``BodyError``."""
     if not data:
         return RegisterBrokerBody()
     if version < Version.V3_0_11:
@@ -124,14 +125,14 @@ class _MappingName(msgspec.Struct):
 
 
 class _Reader:
-    """Reads lengths and parts of an inflated registration, each checked against the bytes present."""
+    """Reads lengths and parts of an inflated registration. Each length is checked against the remaining bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self._position = 0
 
     def number(self) -> int:
-        """Returns a count or a length; at most the number of remaining bytes."""
+        """Returns a count or a length, which is at most the number of remaining bytes."""
         end = self._position + _LENGTH.size
         if end > len(self._raw):
             raise BodyError("registration ends inside a number")

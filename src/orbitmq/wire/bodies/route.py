@@ -22,17 +22,17 @@ __all__ = [
 
 
 def encode_route(route: TopicRoute, *, standard: bool) -> bytes:
-    """Returns the answer to GET_ROUTEINFO_BY_TOPIC (105).
+    """Returns the body of the answer to GET_ROUTEINFO_BY_TOPIC (105).
 
-    ``standard`` quotes the broker ids, for clients of version 4.9.4 and later and for those that request it. Other
-    clients need the bare form: the Go client takes every quoted id for 0, so that the last slave of a broker would
-    pass for its master.
+    With ``standard`` the broker ids are quoted, for clients of version 4.9.4 and later and for those that request it.
+    Other clients need unquoted ids: the Go client reads every quoted id as 0, so that it would take the last slave of
+    a broker for its master.
     """
     return javajson.encode_standard(route) if standard else javajson.encode(route)
 
 
 def decode_route(data: bytes) -> TopicRoute:
-    """Decode either form. Raises ``BodyError``."""
+    """Decode a route in either form. Raises ``BodyError``."""
     return javajson.decode(data, TopicRoute)
 
 
@@ -57,7 +57,7 @@ class KvTable(Body, frozen=True, kw_only=True):
 
 
 class BrokerMemberGroup(Body, frozen=True, kw_only=True):
-    """The replicas of one broker name."""
+    """The replicas of the brokers with one name."""
 
     broker_addrs: dict[Int64, str] = always(dict)
     broker_name: str | None = None

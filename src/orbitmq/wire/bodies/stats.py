@@ -62,7 +62,7 @@ class ConsumeStats(Body, frozen=True, kw_only=True):
 
 
 class ConsumeStatsList(Body, frozen=True, kw_only=True):
-    """Answer to GET_BROKER_CONSUME_STATS (317): a list of maps from one group to its statistics."""
+    """Answer to GET_BROKER_CONSUME_STATS (317): a list of maps, each from one group to its statistics."""
 
     broker_addr: str | None = None
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = always(list)
@@ -106,7 +106,7 @@ class QueryConsumeQueueResponse(Body, frozen=True, kw_only=True):
 
 
 class HaConnectionRuntimeInfo(Body, frozen=True, kw_only=True):
-    """One slave, as its master sees it."""
+    """The state of one slave, as its master sees it."""
 
     addr: str | None = None
     diff: Int64 = always(int)
@@ -117,7 +117,7 @@ class HaConnectionRuntimeInfo(Body, frozen=True, kw_only=True):
 
 
 class HaClientRuntimeInfo(Body, frozen=True, kw_only=True):
-    """The master, as a slave sees it."""
+    """The state of the master, as a slave sees it."""
 
     activated: bool | None = None
     last_read_timestamp: Int64 = always(int)

@@ -1,4 +1,5 @@
-"""Typed headers of requests and answers, by area. Named after the request code, or after what several share."""
+"""Typed headers of requests and answers, by area. They are named after the request code, or after the requests that
+share them."""
 
 from __future__ import annotations
 

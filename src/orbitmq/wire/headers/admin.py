@@ -122,7 +122,7 @@ class GetTopicStatsInfoRequest(TopicRpcRequest, kw_only=True):
 
 
 class GetConsumeStatsRequest(TopicRpcRequest, kw_only=True):
-    """GET_CONSUME_STATS (208). Without a topic: all topics of the group."""
+    """GET_CONSUME_STATS (208). Without a topic it returns all topics of the group."""
 
     consumer_group: str
     topic: str | None = None

@@ -1,4 +1,4 @@
-"""Fields that several headers share: those of every 5.x request, and the header without fields.
+"""Headers and fields that several requests share: the fields of every 5.x request, and the header without fields.
 
 Corresponds to Apache's RpcRequestHeader, TopicRequestHeader and TopicQueueRequestHeader.
 """
@@ -17,7 +17,7 @@ class Empty(Header, kw_only=True):
 
 
 class RpcRequest(Header, kw_only=True):
-    """Fields of every 5.x request; a 4.9 client sends at most ``bname``. A server may ignore all of them."""
+    """The fields of every 5.x request. A 4.9 client sends at most ``bname``. A server may ignore all of them."""
 
     namespace_name: str | None = field(name="ns", default=None)
     namespaced: bool | None = field(name="nsd", default=None)
@@ -26,6 +26,6 @@ class RpcRequest(Header, kw_only=True):
 
 
 class TopicRpcRequest(RpcRequest, kw_only=True):
-    """A 5.x request about a topic: ``logical`` means the static topic, not this broker's part."""
+    """A 5.x request about a topic. ``logical`` selects the static topic instead of this broker's part of it."""
 
     logical: bool | None = field(name="lo", default=None)

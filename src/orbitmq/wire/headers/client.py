@@ -1,4 +1,5 @@
-"""Headers between a client and its broker other than messages: 34, 35, and the broker's calls 40, 220, 221, 307, 309.
+"""Headers between a client and its broker that do not concern messages: requests 34 and 35, and the broker's calls
+40, 220, 221, 307 and 309.
 
 Corresponds to Apache's UnregisterClientRequestHeader, NotifyConsumerIdsChangedRequestHeader and related headers.
 """
@@ -27,7 +28,7 @@ class HeartBeatRequest(RpcRequest, kw_only=True):
 
 
 class HeartBeatResponse(Header, kw_only=True):
-    """Absent before 5.1.3."""
+    """Answer to HEART_BEAT (34). Brokers before 5.1.3 send no fields."""
 
     supports_heart_beat_v2: bool | None = field(name="IS_SUPPORT_HEART_BEAT_V2", default=None)
     subscription_changed: bool | None = field(name="IS_SUB_CHANGE", default=None)

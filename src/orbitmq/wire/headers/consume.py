@@ -1,4 +1,4 @@
-"""Headers of consuming: pulls, offsets, searches and queries (11, 12, 14, 15, 29-33, 38, 41, 42, 361).
+"""Headers for consuming: pulls, offsets, searches and queries (11, 12, 14, 15, 29-33, 38, 41, 42, 361).
 
 Corresponds to Apache's PullMessageRequestHeader, QueryConsumerOffsetRequestHeader and related headers.
 """
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class PullMessageRequest(TopicRpcRequest, kw_only=True):
-    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). Apache reads the last three only if a flag says so."""
+    """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). Apache reads the last three fields only if a flag says so."""
 
     consumer_group: str
     topic: str

@@ -1,4 +1,5 @@
-"""Headers to the name server (100-105, 205, 206, 216, 217, 219, 224, 322, 327, 901, 904) and its call 905.
+"""Headers of requests to the name server (100-105, 205, 206, 216, 217, 219, 224, 322, 327, 901, 904) and of its own
+call 905.
 
 Corresponds to Apache's classes in remoting.protocol.header.namesrv.
 """
@@ -62,7 +63,7 @@ class RegisterBrokerRequest(Header, kw_only=True):
 
 
 class RegisterBrokerResponse(Header, kw_only=True):
-    """Filled for a slave whose master is known."""
+    """Answer to REGISTER_BROKER (103). The fields are set for a slave whose master is known."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None

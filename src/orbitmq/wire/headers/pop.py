@@ -1,4 +1,5 @@
-"""Headers of POP consuming (200050-200055). Their codes do not fit the binary header, so they are sent as JSON only.
+"""Headers for POP consuming (200050-200055). The request codes do not fit the binary header, so these requests are
+sent as JSON only.
 
 Corresponds to Apache's PopMessageRequestHeader, AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader and others.
 """

@@ -19,7 +19,7 @@ __all__ = [
 
 
 class GetAllTopicConfigRequest(Header, kw_only=True):
-    """GET_ALL_TOPIC_CONFIG (21). Before 5.4 there are no fields, and the answer contains everything."""
+    """GET_ALL_TOPIC_CONFIG (21). Before 5.4 the request has no fields, and the answer contains all topics."""
 
     topic_seq: Int32 | None = None
     data_version: str | None = None
@@ -44,7 +44,8 @@ class GetAllSubscriptiongroupConfigResponse(Header, kw_only=True):
 
 
 class ExchangeBrokerHaInfoRequest(Header, kw_only=True):
-    """EXCHANGE_BROKER_HA_INFO (906). Without fields it queries the master, with fields it notifies a slave."""
+    """EXCHANGE_BROKER_HA_INFO (906). Without fields the request queries the master, with fields it notifies a
+    slave."""
 
     master_ha_address: str | None = None
     master_flush_offset: Int64 | None = None

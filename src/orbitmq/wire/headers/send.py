@@ -1,4 +1,4 @@
-"""Headers of sending: 10, 36, 37, 310, 320, 324, 325, 326, 370, and the transaction check 39.
+"""Headers for sending (10, 36, 37, 310, 320, 324, 325, 326, 370), and for the transaction check (39).
 
 Corresponds to Apache's SendMessageRequestHeader(V2), ConsumerSendMsgBackRequestHeader, EndTransactionRequestHeader
 and related headers.
@@ -31,8 +31,8 @@ __all__ = [
 class SendMessageRequest(TopicRpcRequest, kw_only=True):
     """SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324). Apache accepts a send without group and default topic.
 
-    V2 has the same values under one-letter names, which Apache introduced to shorten the JSON. A send handler accepts
-    both.
+    V2 has the same values under one-letter names, which Apache introduced to shorten the JSON. A handler of sends
+    accepts both.
     """
 
     producer_group: str = ""
@@ -51,9 +51,9 @@ class SendMessageRequest(TopicRpcRequest, kw_only=True):
 
 
 class SendMessageRequestV2(SendMessageRequest, kw_only=True):
-    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325).
+    """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and SEND_REPLY_MESSAGE_V2 (325).
 
-    The same values under one-letter names: Apache shortened the JSON. A handler of a send takes both.
+    It has the values of ``SendMessageRequest`` under one-letter names.
     """
 
     producer_group: str = field(name="a", default="")
@@ -73,7 +73,7 @@ class SendMessageRequestV2(SendMessageRequest, kw_only=True):
 
 
 def send_fields(frame: Frame) -> SendFields:
-    """Returns the fields of a send that the kernel did not parse. Raises ``HeaderFieldError`` naming the bad
+    """Parses the fields of a send frame that the kernel left unparsed. Raises ``HeaderFieldError`` naming the bad
     field."""
     long_names = frame.code == KernelRequest.SEND_MESSAGE
     header = decode_header(SendMessageRequest if long_names else SendMessageRequestV2, frame)
@@ -102,8 +102,8 @@ def send_ext(
     flag: int,
     batch: bool,
 ) -> dict[str, str]:
-    """Returns the fields of a send as texts, for headers that are signed or written as JSON. The kernel's
-    ``encode_send_fields`` writes the binary form."""
+    """Returns the fields of a send as texts, for headers that are signed or written as JSON. The binary form is
+    written by the kernel's ``encode_send_fields``."""
     return {
         "a": origin.group,
         "b": target.topic,
@@ -122,7 +122,7 @@ def send_ext(
 
 
 class SendMessageResponse(Header, kw_only=True):
-    """Answer to every kind of send. A refused send carries only the region and trace fields."""
+    """Answer to every kind of send. If the send is refused, only the region and trace fields are set."""
 
     msg_id: str | None = None
     """Offset id; for a batch the ids of all messages, joined by commas."""
@@ -151,7 +151,7 @@ class ConsumerSendMsgBackRequest(RpcRequest, kw_only=True):
 
 
 class ConsumerSendMsgBackResponse(Header, kw_only=True):
-    """Our extension, only in the answer to a request with a reason."""
+    """Answer to CONSUMER_SEND_MSG_BACK (36) if the request has a reason. An extension of this project."""
 
     reason_stored: bool = False
 
@@ -181,7 +181,7 @@ class CheckTransactionStateRequest(RpcRequest, kw_only=True):
 
 
 class PushReplyMessageToClientRequest(TopicRpcRequest, kw_only=True):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), from the broker to the client that asked."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), from the broker to the client that sent the request."""
 
     producer_group: str
     topic: str
