@@ -92,7 +92,8 @@ class UserCalls:
         self._pool: Executor | None = None
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run ``function`` on a thread and return its result. Exceptions are passed on."""
+        """Call ``function`` and return its result. An async function runs on the loop, a plain one on a thread.
+        Exceptions are passed on."""
         if is_async(function):
             return await function(*arguments)
         result = await self.in_thread(function, *arguments)

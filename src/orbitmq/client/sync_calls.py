@@ -243,8 +243,8 @@ class LitePullCalls(AssignedCalls):
         return self._loop.run(self._client.poll(timeout_s))
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Returns the offset of the next message to be returned; None if no message of the queue was returned
-        before."""
+        """Returns the offset of the next message to be returned; None before the first message or ``seek`` of the
+        queue."""
         return self._client.position(queue)
 
     def fetched_until(self, queue: MessageQueue) -> int:

@@ -152,8 +152,8 @@ class LitePullConsumer(AssignedConsumer):
     # -- positions -------------------------------------------------------------------------------------
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Returns the offset of the next message to be returned; None if no message of the queue was returned
-        before."""
+        """Returns the offset of the next message to be returned; None before the first message or ``seek`` of the
+        queue."""
         given = self._given.get(queue)
         return self._positions.get(queue) if given is None else given[2]
 

@@ -139,7 +139,7 @@ class ProcessQueue:
 
     @property
     def full(self) -> bool:
-        """Whether too many messages or bytes are cached to pull more."""
+        """Whether too much is cached to pull more: too many messages or bytes, or too wide a span of offsets."""
         return (
             len(self.messages) + len(self.consuming) > self.count_max
             or self.size > self.bytes_max

@@ -59,10 +59,10 @@ class Member(Protocol):
         """Returns the topics whose routes the member needs."""
 
     def producer_data(self) -> ProducerData | None:
-        """Returns the producer part of its heartbeat; None for a consumer."""
+        """Returns the producer part of its heartbeat; None if it has none."""
 
     def consumer_data(self) -> ConsumerData | None:
-        """Returns the consumer part of its heartbeat; None for a producer."""
+        """Returns the consumer part of its heartbeat; None if it has none."""
 
 
 class ClientInstance:
