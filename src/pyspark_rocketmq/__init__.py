@@ -1,6 +1,7 @@
-"""Where Spark finds format ``rocketmq`` on its own: of every top-level ``pyspark_*`` it takes ``DefaultSource``.
+"""Makes Spark find the format ``rocketmq`` automatically: it takes ``DefaultSource`` from every top-level
+``pyspark_*`` module.
 
-One such module that cannot be imported makes Spark forget all of them, so this one imports next to nothing.
+If one of these modules cannot be imported, Spark ignores all of them, so this one imports next to nothing.
 """
 
 from pyspark_rocketmq.source import DefaultSource

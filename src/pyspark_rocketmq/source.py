@@ -1,4 +1,4 @@
-"""Format ``rocketmq`` by its name alone; the rest is loaded when it is used."""
+"""Declares the format ``rocketmq`` by its name. The implementation is imported when the format is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Hands everything to ``orbitmq.spark.source.topic_source.RocketmqSource``."""
+    """Delegates to ``orbitmq.spark.source.topic_source.RocketmqSource``."""
 
     @classmethod
     def name(cls) -> str:

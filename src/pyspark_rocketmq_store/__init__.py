@@ -1,4 +1,4 @@
-"""Where Spark finds format ``rocketmq-store`` on its own, as ``pyspark_rocketmq`` is for ``rocketmq``."""
+"""Makes Spark find the format ``rocketmq-store`` automatically, like ``pyspark_rocketmq`` does for ``rocketmq``."""
 
 from pyspark_rocketmq_store.source import DefaultSource
 

@@ -1,4 +1,4 @@
-"""Format ``rocketmq-store`` by its name alone; the rest is loaded when it is used."""
+"""Declares the format ``rocketmq-store`` by its name. The implementation is imported when the format is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Hands everything to ``orbitmq.spark.store.store_source.RocketmqStoreSource``."""
+    """Delegates to ``orbitmq.spark.store.store_source.RocketmqStoreSource``."""
 
     @classmethod
     def name(cls) -> str:

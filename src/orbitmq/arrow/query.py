@@ -1,8 +1,8 @@
-"""Runs one SQL query over topics and stores with DuckDB, which can read nothing else.
+"""Runs one SQL query over topics and stores with DuckDB, which cannot read anything else.
 
 The database is in memory. Before the statement is parsed, file and network access, extensions and Python variables
 are switched off and the configuration is locked. Only a single ``SELECT`` runs. So an untrusted statement can read
-the topics and stores it names, with the permissions of the given credentials, and nothing more.
+only the topics and stores it names, with the permissions of the given credentials.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BATCH_ROWS: Final = 10_000
 
 
 class QueryError(OrbitError):
-    """A query failed during execution."""
+    """A query failed while its rows were read."""
 
 
 @contextmanager
@@ -112,8 +112,8 @@ def _check(statement: str, duckdb: Any) -> None:
 
 
 def _columns(connection: DuckDBPyConnection, statement: str) -> tuple[str, ...]:
-    """The columns that the plan of a statement reads. DuckDB does not push columns down to streams, but it does plan
-    over data sets."""
+    """Returns the columns that the plan of a statement reads. DuckDB does not push columns down to streams, but it
+    does so in plans over data sets."""
     [(_, plan)] = connection.execute(f"EXPLAIN (FORMAT JSON) {statement}").fetchall()
     needed: set[str] = set()
     for scan in _scans(json.loads(plan)):

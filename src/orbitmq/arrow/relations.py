@@ -34,7 +34,7 @@ _VIEW: Final = "orbitmq_relation_{}"
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One call and the view that replaces it."""
+    """One call such as ``topic('orders')``, and the view that replaces it."""
 
     view: str
     kind: str
@@ -51,7 +51,7 @@ class _Token(NamedTuple):
 
 
 def find_relations(sql: str) -> tuple[str, list[Relation]]:
-    """Returns the statement with its calls replaced by views, and the calls. Equal calls share a view.
+    """Returns the statement with its calls replaced by view names, and the calls. Equal calls share a view.
 
     Raises ``ConfigError`` for unknown arguments and for arguments that are not literals.
     """

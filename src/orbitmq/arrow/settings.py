@@ -97,7 +97,7 @@ def checked_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 def topic_options(
     topic: str | Sequence[str], start: Bound, stop: Bound, settings: TopicSettings
 ) -> SourceOptions:
-    """Returns the reader's options. Raises ``ConfigError`` that names the argument."""
+    """Returns the options of the topic reader. Raises ``ConfigError`` that names the invalid argument."""
     unknown = sorted(settings.keys() - TopicSettings.__annotations__.keys())
     if unknown:
         raise TypeError(f"read_topic() got an unexpected keyword argument {unknown[0]!r}")
@@ -125,7 +125,7 @@ def topic_options(
 
 
 def store_options(path: str | Sequence[str], settings: StoreSettings) -> StoreOptions:
-    """Returns the reader's options. Raises ``ConfigError`` that names the argument."""
+    """Returns the options of the store reader. Raises ``ConfigError`` that names the invalid argument."""
     unknown = sorted(settings.keys() - StoreSettings.__annotations__.keys())
     if unknown:
         raise TypeError(f"read_store() got an unexpected keyword argument {unknown[0]!r}")
@@ -152,7 +152,7 @@ def _numbers(queues: Sequence[int] | Mapping[str, Sequence[int]]) -> list[int] |
 
 
 def _bound(argument: str, bound: Bound, namespace: str) -> dict[str, str]:
-    """Returns the option for a bound."""
+    """Returns the reader's option for ``start`` or ``stop``."""
     word = "starting" if argument == "start" else "ending"
     if bound is None:
         return {}
@@ -167,7 +167,7 @@ def _bound(argument: str, bound: Bound, namespace: str) -> dict[str, str]:
 
 
 def _milliseconds(argument: str, moment: str | int | datetime) -> int:
-    """Milliseconds since 1970; times without a zone are UTC."""
+    """Returns a time as milliseconds since 1970. Times without a zone are UTC."""
     accepted = "a datetime, ISO 8601 text or milliseconds since 1970"
     if isinstance(moment, int) and not isinstance(moment, bool):
         if moment < _MS_MIN:
@@ -184,7 +184,7 @@ def _milliseconds(argument: str, moment: str | int | datetime) -> int:
 
 
 def bare_offsets(offsets: Offsets, namespace: str) -> Offsets:
-    """Offsets under the topic names that the user gave."""
+    """Returns the offsets under the topic names that the user gave, which have no namespace."""
     return {unwrap_namespace(topic, namespace): brokers for topic, brokers in offsets.items()}
 
 
@@ -193,7 +193,7 @@ def bare_offsets(offsets: Offsets, namespace: str) -> Offsets:
 
 @dataclass(frozen=True, slots=True)
 class _GivenTls(TlsFiles):
-    """A context that stays in this process. Spark's readers pass file paths to other processes instead."""
+    """A TLS context that stays in this process. Spark's readers pass file paths to other processes instead."""
 
     given: ssl.SSLContext | None = None
 
@@ -203,7 +203,8 @@ class _GivenTls(TlsFiles):
 
 
 def _access(parsed: Access, settings: TopicSettings) -> Access:
-    """Keys and TLS from the arguments, else from the reader's options, else from the environment."""
+    """Returns the connection settings. Keys and TLS come from the arguments if set there, otherwise from the reader's
+    options, otherwise from the environment."""
     credentials = settings.get("credentials") or parsed.credentials
     if credentials is None and (keys := keys_given()):
         credentials = Credentials(*keys)
@@ -220,7 +221,7 @@ def _access(parsed: Access, settings: TopicSettings) -> Access:
 
 @functools.lru_cache(8)
 def _tls_of_environment(*_values: str) -> ssl.SSLContext | bool | None:
-    """One context per setting, because it is part of the key of pooled connections."""
+    """Returns the TLS setting of the environment. Cached, because pooled connections are keyed by their context."""
     return tls_given()
 
 

@@ -82,7 +82,7 @@ def read_store(
 
 
 class MessageTable(ABC):
-    """Messages as a table. Every use reads it from the beginning."""
+    """Messages as a table. Each use reads it from the beginning."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
@@ -90,7 +90,7 @@ class MessageTable(ABC):
 
     @property
     def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
+        """The names and types of the columns."""
         return arrow_schema(self._columns)
 
     @abstractmethod
@@ -106,7 +106,7 @@ class MessageTable(ABC):
         return pa.RecordBatchReader.from_batches(self.schema, self.batches())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Returns a new stream. Nothing is read before its first batch is requested, because DuckDB opens three
+        """Returns a new stream. Nothing is read until its first batch is requested, because DuckDB opens three
         streams per query."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
@@ -151,7 +151,8 @@ class _Planned(NamedTuple):
 
 
 class _Plan:
-    """The ranges of a read, planned once and shared by all tables selected from the same one."""
+    """The ranges of a read, planned once and shared by all tables that were created with ``select`` from the same
+    table."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -191,8 +192,8 @@ class TopicTable(MessageTable):
 
     @property
     def end_offsets(self) -> Offsets:
-        """Returns the offsets where the read ends, by topic, broker and queue. Pass them as ``start`` of another read
-        to continue there."""
+        """The offsets where the read ends, by topic, broker and queue. Pass them as ``start`` of another read to
+        continue there."""
         return bare_offsets(as_offsets(self._plan.planned().plan.end), self._namespace)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -205,7 +206,7 @@ class TopicTable(MessageTable):
                 yield self._named(batch, piece.queue.topic)
 
     def _named(self, batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
-        """Returns the batch with the topic name that the user gave."""
+        """Returns the batch with the topic name that the user gave, which has no namespace."""
         bare = unwrap_namespace(topic, self._namespace)
         if bare == topic or "topic" not in self._columns:
             return batch

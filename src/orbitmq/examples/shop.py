@@ -47,7 +47,7 @@ WAIT_S: Final = 90.0
 
 
 class MinuteRow(NamedTuple):
-    """A minute of the shop's day: the orders placed in it, and their outcome."""
+    """One minute of the shop's day: the orders placed in that minute, and their outcome."""
 
     minute: str
     orders: int
@@ -66,7 +66,7 @@ class Order:
 
     @classmethod
     def numbered(cls, number: int, count: int) -> Order:
-        """Order ``number`` of ``count``."""
+        """Returns order ``number`` of ``count``, the same in every run."""
         # Business picks up during the morning, and prices vary; the same in every run.
         seconds = OPEN_MINUTES * 60 * (number / count) ** 0.8
         return cls(
@@ -77,7 +77,7 @@ class Order:
 
     @property
     def is_paid(self) -> bool:
-        """True for about four of five."""
+        """Whether the customer pays, which is the case for about four of five orders."""
         return _mixed(int(self.name.removeprefix("order-")) + 7) % 100 < 80
 
     @property
@@ -95,12 +95,12 @@ class Order:
 
 
 def _mixed(number: int) -> int:
-    """A pseudo-random number (Knuth's multiplicative hash)."""
+    """Returns a pseudo-random number that depends only on ``number`` (Knuth's multiplicative hash)."""
     return (number * 2_654_435_761 % 2**32) >> 8
 
 
 def order_of(message: ReceivedMessage) -> str:
-    """The name of the order that a message refers to."""
+    """Returns the name of the order that a message refers to."""
     return str(json.loads(message.body)["order"])
 
 
@@ -137,7 +137,7 @@ class Shop:
         return len(self.by_clerk)
 
     def differences(self) -> list[str]:
-        """Differences from what was sent; empty when everything arrived."""
+        """Returns the differences between what was sent and what arrived; empty if everything arrived."""
         found: list[str] = []
         for name, got, expected in (
             ("orders received", set(self.orders), set(self.book)),
@@ -155,7 +155,7 @@ class Shop:
         return found
 
     def minutes(self) -> list[MinuteRow]:
-        """The table that Spark must derive from the topics."""
+        """Returns the table that Spark must derive from the topics, sorted by minute."""
         orders: Counter[str] = Counter()
         paid: Counter[str] = Counter()
         closed: Counter[str] = Counter()
@@ -174,7 +174,7 @@ class Shop:
 
 
 class ShopRun:
-    """One day of the shop, against a name server."""
+    """One day of the shop, using the brokers of a name server."""
 
     def __init__(self, address: str, order_count: int, progress: Progress) -> None:
         self._address = address
@@ -184,7 +184,7 @@ class ShopRun:
         self.shop = Shop()
 
     async def run(self) -> None:
-        """From the first order to the last delivery."""
+        """Runs the shop from its first order to the last delivery."""
         count = self._count
         async with contextlib.AsyncExitStack() as stack:
             producer = await stack.enter_async_context(
@@ -228,12 +228,12 @@ class ShopRun:
             shop.till_sends += 1
 
     def _check_stock(self, message: ReceivedMessage) -> TransactionState:
-        """Called when the broker checks back on an open stock transaction: the stock was taken."""
+        """Commits an open stock transaction when the broker checks back, because the stock was taken."""
         self.shop.checked += 1
         return TransactionState.COMMIT
 
     def _clerk(self, name: str) -> PushConsumer:
-        """Run one of the consumers that share the orders."""
+        """Returns one of the consumers that share the orders."""
         consumer = PushConsumer(
             "clerks",
             self._address,

@@ -1,8 +1,8 @@
-"""A shop on orbitmq, from start to checked result.
+"""A shop on orbitmq, from its start to a checked result.
 
-A name server, a master and a slave; orders, payments, delays, transactions and a group that grows while it works
-(``shop``); the slave's log compared with the master's (``shop_servers``); Spark turns the topics into Parquet and a
-table (``shop_spark``). Everything is compared with what was sent.
+It runs a name server, a master and a slave. The shop (``shop``) has orders, payments, delays, transactions and a
+group that grows while it works. Then the slave's log is compared with the master's (``shop_servers``), and Spark
+turns the topics into Parquet and a table (``shop_spark``). Everything is compared with what was sent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Outcome:
     spark: shop_spark.SparkResult | None
 
     def differences(self) -> list[str]:
-        """Differences from what was sent; empty when everything arrived."""
+        """Returns the differences between what was sent and what arrived; empty if everything arrived."""
         shop = self.shop
         found = [*shop.differences(), *self.replication.differences()]
         if shop.clerk_count < 3:
@@ -44,7 +44,7 @@ class Outcome:
 
 
 async def run_day(data: Path, orders: int, console: Console, *, with_spark: bool) -> Outcome:
-    """Run the servers and the shop in ``data``; progress goes to ``console``."""
+    """Run the servers and the shop with their data in ``data``. Progress is printed on ``console``."""
     async with run_cluster(data) as cluster:
         console.print(
             f"name server {cluster.name_server}, master {cluster.master.address}, slave {cluster.slave.address}"

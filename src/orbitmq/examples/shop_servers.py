@@ -28,7 +28,7 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """The result of comparing the two logs."""
+    """The result of comparing the master's log with the slave's."""
 
     master_bytes: int
     slave_bytes: int
@@ -55,7 +55,7 @@ class Cluster:
     slave: Broker
 
     async def replication(self) -> Replication:
-        """Wait (up to a limit) until the slave has what the master has, and compare the logs byte for byte."""
+        """Wait, up to a limit, until the slave has replicated everything, and compare the two logs byte for byte."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FOLLOWS_S):
                 while self.slave.store.max_log_offset < self.master.store.max_log_offset:  # noqa: ASYNC110 - nothing tells of it; looked at within a time limit
@@ -84,7 +84,7 @@ def _digest(store: MessageStore, end: int) -> str:
 
 @contextlib.asynccontextmanager
 async def run_cluster(directory: Path) -> AsyncIterator[Cluster]:
-    """Start all three servers, with their data under ``directory``."""
+    """Run all three servers until the block ends, with their data below ``directory``."""
     name_server = NameServer(
         NameServerConfig(listen_port=0, bind_address=_LOOPBACK, kv_config_path="", config_store_path="")
     )

@@ -1,7 +1,7 @@
-"""The Spark part of ``orbitmq demo``: topics to Parquet, Parquet to a table. Runs in a process of its own.
+"""The Spark part of ``orbitmq demo``, which writes topics to Parquet and Parquet to a table. Runs in its own process.
 
-``python -m orbitmq.examples.shop_spark NAME_SERVER DIRECTORY`` prints one line of JSON: rows by topic, the table, and
-how long each part took. Spark's own output goes to standard error.
+``python -m orbitmq.examples.shop_spark NAME_SERVER DIRECTORY`` prints one line of JSON with the rows by topic, the
+table, and the duration of each part. Spark's own output goes to standard error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SparkResult(msgspec.Struct, frozen=True):
 
 
 def missing() -> str:
-    """Missing requirements; empty when Spark can run."""
+    """Returns a requirement that is missing, and how to install it; empty if Spark can run."""
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         return "Java 17 or later (apt-get install default-jre-headless)"
     from importlib.util import find_spec

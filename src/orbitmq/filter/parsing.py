@@ -1,4 +1,4 @@
-"""From text to tree (Apache: ``SelectorParser``), with Apache's checks and a position in every complaint. ::
+"""Parses text to a tree (Apache: ``SelectorParser``), with Apache's checks. Every error names its position. ::
 
     disjunction  conjunction (OR conjunction)*
     conjunction  equality (AND equality)*
@@ -7,12 +7,12 @@
                  | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) text | [NOT] IN (text, ...))*
     unary        (+ | - | NOT)* (literal | property | "(" disjunction ")")
 
-Two habits of Apache's parser are kept, because consumers rely on what it accepts: it stops after the first whole
-expression and never reads the rest beyond one word (``b = 'x' LIMIT 5`` is ``b = 'x'``), and it refuses 0.0.
-``Parsed.ignored_from`` tells where the rest begins, so that the broker can warn.
+Two habits of Apache's parser are kept, because consumers rely on what it accepts. It stops after the first whole
+expression and never reads the rest beyond one word, so ``b = 'x' LIMIT 5`` is ``b = 'x'``. And it rejects 0.0.
+``Parsed.ignored_from`` tells where the ignored text begins, so that the broker can warn.
 
-A heartbeat or a pull may bring any expression, and it is parsed on the event loop: the number of words is bounded so
-that the longest takes less than 20 ms.
+A heartbeat or a pull may contain any expression, and it is parsed on the event loop. So the number of words is
+limited such that the longest expression takes less than 20 ms.
 """
 
 from __future__ import annotations
@@ -78,14 +78,15 @@ _BINDING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A tree, and where the text begins that Apache ignores after it; None when there is none."""
+    """A tree, and the position of any text after the expression, which Apache ignores; None if there is none."""
 
     tree: Logic
     ignored_from: int | None
 
 
 def parse(expression: str) -> Parsed:
-    """Raises ``SubscriptionParseFailed`` with the position of the error, counted from 1."""
+    """Returns the tree of an expression. Raises ``SubscriptionParseFailed`` with the position of the error, counted
+    from 1."""
     if len(expression) > EXPRESSION_CHARS_MAX:
         raise SubscriptionParseFailed(
             f"the SQL92 expression has {len(expression)} characters, at most {EXPRESSION_CHARS_MAX} are allowed"
@@ -100,7 +101,7 @@ def parse(expression: str) -> Parsed:
 
 
 class _Refused(Exception):
-    """An expression that Apache refuses, or that exceeds a limit."""
+    """An expression that Apache rejects, or that exceeds a limit."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason)
@@ -176,7 +177,7 @@ class _Parser:
     # -- operators -------------------------------------------------------------------------------------
 
     def expression(self, level: int) -> Node:
-        """Operators that bind at least as tightly as ``level``, and their operands."""
+        """Parses operators that bind at least as tightly as ``level``, with their operands."""
         left = self._unary()
         highest = _COMPARISON
         while level <= (binding := _BINDING.get(self.word.kind, 0)) <= highest:
@@ -190,7 +191,7 @@ class _Parser:
         return left
 
     def _chain(self, left: Node, kind: type[And] | type[Or], binding: int) -> Logic:
-        """A chain of one operator is flat, so that a thousand alternatives are one level."""
+        """Parses a chain of one operator into a single node, so that a thousand alternatives add only one level."""
         operator = self.word
         terms: list[Logic] = []
         _add_term(terms, kind, _truth(left, operator.position))

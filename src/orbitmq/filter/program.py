@@ -49,7 +49,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Expression(msgspec.Struct, frozen=True):
-    """An SQL92 expression, ready to select messages."""
+    """A compiled SQL92 expression that can select messages."""
 
     text: str
     tree: Logic
@@ -59,7 +59,7 @@ class Expression(msgspec.Struct, frozen=True):
 
 
 def compile_expression(text: str) -> Expression:
-    """Raises ``SubscriptionParseFailed``."""
+    """Returns the compiled expression, from a cache if possible. Raises ``SubscriptionParseFailed``."""
     return _compile_short(text) if len(text) <= _SHORT_CHARS_MAX else _compile_long(text)
 
 
@@ -80,7 +80,7 @@ def _compile(text: str) -> Expression:
 
 
 def encode_program(tree: Logic) -> bytes:
-    """The bytes of the program."""
+    """Returns the program of a tree, in the form that kernels evaluate."""
     parts: list[bytes] = []
     _write(tree, parts)
     return b"".join(parts)

@@ -1,8 +1,8 @@
 """The expression tree (Apache: the classes of ``filter.expression``).
 
-Numbers occur only as literals, so the type of every operand is known before any message is: a property is text, a
-comparison is a truth value, a literal has its own type. ``parsing`` builds the nodes and refuses what Apache refuses,
-so every tree is meaningful.
+Numbers occur only as literals, so every operand's type is known when the expression is parsed: a property is text, a
+comparison is a truth value, and a literal has its own type. ``parsing`` builds the nodes and rejects what Apache
+rejects, so every tree is valid.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Equal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """``<``, ``<=``, ``>`` or ``>=``, always of numbers."""
+    """A comparison of numbers with ``<``, ``<=``, ``>`` or ``>=``."""
 
     operator: str
     left: Node
@@ -92,7 +92,7 @@ class TextTestKind(Enum):
 
 
 class TextTest(msgspec.Struct, frozen=True, gc=False):
-    """Never null: false for anything that is not text, negated or not."""
+    """A test of text, which is never null. It is false for an operand that is not text, even if negated."""
 
     test: TextTestKind
     operand: Node
@@ -102,13 +102,13 @@ class TextTest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cast(msgspec.Struct, frozen=True, gc=False):
-    """A property used as a truth value. Its text never is one: false when the property exists, else null."""
+    """A property used as a truth value: false if the property exists, otherwise null. Its text is never true."""
 
     name: str
 
 
 class Void(msgspec.Struct, frozen=True, gc=False):
-    """A condition after a sign: evaluated, since it may fail, then null."""
+    """A condition after a sign. Its value is null, but it is evaluated, because it may fail."""
 
     operand: Logic
     depth: int
@@ -119,12 +119,12 @@ Node = Logic | Property | Void
 
 
 def is_truth(node: Node) -> bool:
-    """Whether the node is a truth value by itself (Apache: ``BooleanExpression``)."""
+    """Returns whether the node is a truth value by itself (Apache: ``BooleanExpression``)."""
     if isinstance(node, Constant):
         return not node.signed and node.kind in (Kind.BOOL, Kind.NULL)
     return not isinstance(node, Property | Void)
 
 
 def depth(node: Node) -> int:
-    """The nesting depth of this node, itself included."""
+    """Returns the nesting depth of a node, including the node itself."""
     return node.depth if isinstance(node, Equal | Not | And | Or | TextTest | Void) else 1

@@ -1,2 +1,2 @@
-"""Filter servers: consumers pull from them the messages that a Python class selects. Off by default, never inside a
-broker."""
+"""Filter servers, from which consumers pull only the messages that a Python class selects. Off by default, and never
+part of a broker process."""

@@ -1,4 +1,4 @@
-"""Which class filters for which group: uploaded by consumers, or put into a directory by the operator."""
+"""The filter class of each group, uploaded by a consumer or put into a directory by the operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLASS_NAME: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 class FilterClasses:
-    """Processes by topic and group."""
+    """The filter processes, by topic and group."""
 
     def __init__(self, config: FilterServerConfig) -> None:
         self._config = config
@@ -28,12 +28,15 @@ class FilterClasses:
         self._from_files: dict[tuple[str, str], tuple[tuple[str, int], FilterProcess]] = {}
 
     def uploaded(self, topic: str, group: str) -> FilterProcess | None:
-        """The class that a consumer of the group has uploaded."""
+        """Returns the process of the class that a consumer of the group has uploaded, or None."""
         found = self._uploaded.get((topic, group))
         return None if found is None else found[1]
 
     async def upload(self, topic: str, group: str, class_name: str, source: bytes, crc: int) -> None:
-        """Accept a class; one that cannot be loaded is refused and the previous one stays."""
+        """Accept a class. If it cannot be loaded, raises ``ServerError`` and keeps the previous class.
+
+        Raises ``NoPermission`` if uploads are disabled, ``InvalidParameter`` for a bad name, size or checksum.
+        """
         if not self._config.upload_allowed:
             raise NoPermission(
                 "this filter server accepts no classes from consumers (clientUploadFilterClassEnable)"
@@ -61,7 +64,7 @@ class FilterClasses:
         )
 
     async def from_directory(self, topic: str, group: str, class_name: str) -> FilterProcess:
-        """The class of that name in the operator's directory, from the current file. Raises ``ServerError``."""
+        """Returns the process of a class in the operator's directory, as its file is now. Raises ``ServerError``."""
         if not self._config.class_directory or not _CLASS_NAME.fullmatch(class_name):
             raise ServerError(f"filter class {class_name!r} of group {group} is not known here")
         module, _, name = class_name.rpartition(".")
@@ -99,6 +102,6 @@ class FilterClasses:
         )
 
     async def close(self) -> None:
-        """End every process."""
+        """End all filter processes."""
         for _, process in [*self._uploaded.values(), *self._from_files.values()]:
             await process.close()

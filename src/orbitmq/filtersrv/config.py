@@ -1,4 +1,4 @@
-"""Options of a filter server, under Apache's keys where they exist (FiltersrvConfig)."""
+"""Options of a filter server, with Apache's keys where they exist (FiltersrvConfig)."""
 
 from __future__ import annotations
 

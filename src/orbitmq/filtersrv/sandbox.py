@@ -26,11 +26,11 @@ REST_S: Final = 30.0
 
 
 class FilterFailed(OrbitError):
-    """The class cannot be used, or did not answer."""
+    """The class cannot be loaded, or did not answer in time."""
 
 
 class FilterProcess:
-    """The process of one class. ``select`` starts it when needed; calls wait for each other."""
+    """The process of one class. ``select`` starts it when needed; concurrent calls run one after the other."""
 
     def __init__(self, class_name: str, source: str, *, memory_bytes: int, batch_s: float) -> None:
         self.class_name = class_name
@@ -44,12 +44,12 @@ class FilterProcess:
         self._rest_until = 0.0
 
     async def check(self) -> None:
-        """Load the class. Raises ``FilterFailed`` with its error when it cannot be loaded."""
+        """Load the class. If that fails, raises ``FilterFailed`` with the error of the class."""
         async with self._turn:
             await self._started()
 
     async def select(self, records: list[bytes]) -> list[bool]:
-        """Which records the class selects. Raises ``FilterFailed``.
+        """Returns for each record whether the class selects it. Raises ``FilterFailed``.
 
         When a batch fails as a whole, each record is tried alone. A record that the class cannot handle counts as not
         selected, because consumers would otherwise never get past it.

@@ -1,9 +1,9 @@
-"""A filter server: forwards consumers' pulls to the broker and filters the answers by a class (Apache, up to 4.2:
-filtersrv).
+"""A filter server: forwards consumers' pulls to the broker and filters the answers with a class (filtersrv in Apache
+up to 4.2).
 
 A consumer with a class filter finds this server in the route of its topic and pulls from it as if from a broker. The
 pull is forwarded to the broker without a filter, and only the messages that the group's class selects are returned.
-Offsets are the broker's, so nothing is lost if this server ends: consumers pull again elsewhere.
+Offsets are the broker's, so nothing is lost if this server ends, because consumers can pull elsewhere.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FilterServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` as registered for consumers."""
+        """The address that consumers receive, as ``host:port``."""
         return f"{self.config.public_host or self.config.bind_address}:{self._server.ports[0]}"
 
     async def start(self) -> None:
@@ -102,7 +102,8 @@ class FilterServer:
         await self.stop()
 
     async def _register(self) -> None:
-        """Register this server with the broker; retried shortly if the broker is away."""
+        """Register this server with the broker. A failure is only logged, because the registration is repeated
+        periodically."""
         header = RegisterFilterServerRequest(filter_server_addr=self.address)
         try:
             answer = await self._rpc.call(
@@ -123,7 +124,7 @@ class FilterServer:
     # -- requests --------------------------------------------------------------------------------------
 
     async def register_class(self, call: Call[RegisterMessageFilterClassRequest]) -> Reply:
-        """REGISTER_MESSAGE_FILTER_CLASS (302)."""
+        """Handle REGISTER_MESSAGE_FILTER_CLASS (302): accept an uploaded class."""
         header = call.header
         await self.classes.upload(
             header.topic, header.consumer_group, header.class_name, call.body, header.class_crc
@@ -131,7 +132,7 @@ class FilterServer:
         return Reply()
 
     async def pull(self, call: Call[PullMessageRequest]) -> Reply:
-        """PULL_MESSAGE (11)."""
+        """Handle PULL_MESSAGE (11): forward the pull and return the messages that the class selects."""
         request = call.header
         process = await self._class_of(request.topic, request.consumer_group)
         try:
@@ -150,9 +151,11 @@ class FilterServer:
         return _passed_on(answer, ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY, body)
 
     async def _ask_broker(self, request: PullMessageRequest, frame: Frame) -> Frame:
-        """Send the pull without the filter. A signed one is forwarded unchanged: its signature covers these fields
-        only, and the broker decides what that user may read. Heartbeats announce the subscription as a class
-        filter."""
+        """Send the pull to the broker without the filter.
+
+        A signed pull is forwarded unchanged, because its signature covers exactly these fields and the broker decides
+        what that user may read. Heartbeats announce the subscription as a class filter.
+        """
         timeout_s = max(0, min(request.suspend_timeout_millis, 3_600_000)) / 1000 + PULL_EXTRA_S
         address, code = self.config.broker_address, RequestCode.PULL_MESSAGE
         fields = frame.ext_fields
@@ -174,7 +177,8 @@ class FilterServer:
         return await self.classes.from_directory(topic, group, await self._class_name(topic, group))
 
     async def _class_name(self, topic: str, group: str) -> str:
-        """The class name in the group's heartbeats: a subscription in class filter mode contains it."""
+        """Returns the class name that the group's heartbeats announce, as the text of a subscription in class filter
+        mode."""
         now = asyncio.get_running_loop().time()
         known = self._names.get((topic, group))
         if known is not None and known[0] > now:
@@ -198,12 +202,13 @@ class FilterServer:
 
 
 def _passed_on(answer: Frame, code: int, body: bytes) -> Reply:
-    """The broker's answer, with its offsets, for the consumer."""
+    """Returns the reply for the consumer: the broker's answer and offsets with another code and body."""
     return Reply(code=code, remark=answer.remark, ext=dict(answer.ext_fields), body=body)
 
 
 def _split(records: bytes) -> list[bytes]:
-    """The records of a pull; each starts with its size. Raises ``ServerError`` for malformed bytes."""
+    """Returns the records of a pull, each of which starts with its size. Raises ``ServerError`` for malformed
+    bytes."""
     parts: list[bytes] = []
     at = 0
     while at < len(records):

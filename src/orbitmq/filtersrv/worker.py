@@ -1,12 +1,12 @@
 """The process of one filter class: ``python -I -m orbitmq.filtersrv.worker``, started by ``sandbox``.
 
-Frames on standard input and output, each a length of 4 bytes and that many bytes. First comes a JSON object with
-source, class name and limits, answered by an empty frame or the reason why the class cannot be used; then batches of
-records, each answered by one byte per record: 1 selected, 0 not, 2 the class raised.
+It exchanges frames on standard input and output. A frame is a length of 4 bytes and that many bytes. The first one is
+a JSON object with source, class name and limits, answered by an empty frame or the reason why the class cannot be
+used. Batches of records follow, each answered by one byte per record: 1 if selected, 0 if not, 2 if the class raised.
 
-Before the class is loaded the process drops what it will not need: files, sockets and child processes cannot be
-opened, memory is bounded, no core is dumped. That contains mistakes; it does not stop an attacker, which is why
-nothing is loaded from the network unless an operator allows it.
+Before it loads the class, the process limits itself: it cannot open files, sockets or child processes, its memory is
+limited, and it dumps no core. That contains mistakes but does not stop an attacker, so nothing is loaded from the
+network unless an operator allows it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class FilterMessage:
 
     @property
     def body(self) -> bytes:
-        """Decompressed."""
+        """The decompressed body."""
         return self._record.body
 
     @property
@@ -113,7 +113,8 @@ class MessageFilter(Protocol):
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:
-    """The next frame; None at the end of the stream."""
+    """Returns the content of the next frame, or None at the end of the stream and for a frame that is too long or
+    incomplete."""
     head = stream.read(4)
     if len(head) < 4:
         return None
@@ -130,7 +131,7 @@ def write_frame(stream: BinaryIO, data: bytes) -> None:
 
 
 def restrict(memory_bytes: int) -> None:
-    """Drop privileges and resources that a filter does not need."""
+    """Limit the memory of this process and forbid core dumps, file writes, child processes and new descriptors."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
@@ -139,7 +140,8 @@ def restrict(memory_bytes: int) -> None:
 
 
 def load(source: str, class_name: str) -> MessageFilter:
-    """Load the filter that the source defines. Raises whatever the source raises, and ``ValueError``."""
+    """Create the filter that the source defines. Raises ``ValueError`` if there is none, and whatever the source
+    raises."""
     module: dict[str, Any] = {"__name__": "filter_class"}
     exec(compile(source, f"<{class_name}>", "exec"), module)
     found = module.get(class_name.rpartition(".")[2])
@@ -152,7 +154,7 @@ def load(source: str, class_name: str) -> MessageFilter:
 
 
 def judge(message_filter: MessageFilter, records: bytes) -> bytes:
-    """One byte per record."""
+    """Returns one byte per record: selected, not selected, or the class raised."""
     answers = bytearray()
     for record in decode_records(records, decompress=True):
         try:

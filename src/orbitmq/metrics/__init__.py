@@ -1,1 +1,2 @@
-"""Metrics of a running server, for Prometheus: families and their text form, request times, a small HTTP server."""
+"""Prometheus metrics of a running server: families and their text form, request durations, and a small HTTP
+server."""

@@ -1,8 +1,8 @@
 """The monitoring port: ``/metrics``, ``/healthz`` and ``/readyz`` over HTTP/1.1.
 
-No framework: three pages, GET and HEAD, one request per connection. A peer may send 8 KiB of headers within ten
-seconds, and sixteen may be connected; everything else is refused or closed. The port listens on loopback unless the
-host option says otherwise.
+No framework is needed for three pages, GET and HEAD, and one request per connection. A peer may send up to 8 KiB of
+headers within ten seconds, and up to sixteen connections may be open; anything beyond that is refused or closed. The
+port listens on loopback unless the host option says otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The sources of the three pages."""
+    """Functions that provide the content of the three pages."""
 
     metrics: Callable[[], Awaitable[Families]]
     not_alive: Callable[[], str]
@@ -43,7 +43,7 @@ class Pages:
 
 
 def bind_metrics(host: str, port: int) -> socket.socket:
-    """Bind the port ahead of time. Raises ``OSError`` with the option to change in its text."""
+    """Bind the port before the endpoint starts. Raises ``OSError`` whose text names the option to change."""
     try:
         return bind_port(host, port)
     except OSError as error:
@@ -59,7 +59,7 @@ class MetricsEndpoint:
     def __init__(
         self, host: str, port: int, pages: Pages, bound: socket.socket | None = None, *, token: str = ""
     ) -> None:
-        """``bound`` is the port bound already by ``bind_metrics``. With a token, /metrics requires
+        """``bound`` is a socket that ``bind_metrics`` has already bound. With a token, /metrics requires
         ``Authorization: Bearer TOKEN``; probes do not."""
         self._host = host
         self._port = port
@@ -73,7 +73,7 @@ class MetricsEndpoint:
 
     @property
     def port(self) -> int:
-        """The bound port, once started."""
+        """The bound port, once the endpoint has started."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -83,7 +83,7 @@ class MetricsEndpoint:
         return f"{host}:{self.port}"
 
     async def start(self) -> None:
-        """Listen. Raises ``OSError``, with the option to change in its text."""
+        """Start listening. Raises ``OSError`` whose text names the option to change."""
         bound = self._bound or bind_metrics(self._host, self._port)
         self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), sock=bound)
         logger.info("metrics served address=%s", self.address)
@@ -101,10 +101,10 @@ class MetricsEndpoint:
     # -- what a connection calls ---------------------------------------------------------------------------
 
     def opened(self, connection: _Connection) -> bool:
-        """Note a new connection; False when there are too many.
+        """Register a new connection. Returns False if there are too many.
 
-        The oldest connection that has not sent its request makes room: otherwise a few silent ones would keep a probe
-        from finding this server alive.
+        At the limit, the oldest connection that has not sent its request is closed. Otherwise a few silent
+        connections would keep a probe from finding this server alive.
         """
         if self._server is None:
             return False
@@ -121,7 +121,7 @@ class MetricsEndpoint:
         self._connections.pop(connection, None)
 
     def answer(self, connection: _Connection, method: str, target: str, header: bytes) -> None:
-        """Build the page in a task of its own and send it."""
+        """Start a task that builds the page and sends it. A request without the required token is refused."""
         if self.token and target.partition("?")[0] == "/metrics" and not _bears(header, self.token):
             connection.finish(HTTPStatus.UNAUTHORIZED, _PLAIN, b"a token is needed\n", with_body=True)
             return
@@ -170,7 +170,7 @@ def _verdict(problem: str) -> tuple[HTTPStatus, str, str]:
 
 
 class _Connection(asyncio.Protocol):
-    """One request and its answer."""
+    """A connection with one request and its answer."""
 
     def __init__(self, endpoint: MetricsEndpoint) -> None:
         self._endpoint = endpoint
@@ -210,7 +210,7 @@ class _Connection(asyncio.Protocol):
         self._endpoint.answer(self, words[0], words[1], bytes(self._received[:end]))
 
     def finish(self, status: HTTPStatus, kind: str, body: bytes, *, with_body: bool) -> None:
-        """Send the answer and close."""
+        """Send the answer and close the connection."""
         if self._transport is None or self._transport.is_closing():
             return
         head = (
@@ -224,7 +224,7 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """Close it now."""
+        """Close the connection immediately, without an answer."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -235,7 +235,8 @@ class _Connection(asyncio.Protocol):
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """Parse the operator's own labels, ``name:value,name:value`` (metricsLabel); malformed ones are left out."""
+    """Parse the operator's own labels, ``name:value,name:value`` (metricsLabel). Malformed labels are logged and left
+    out."""
     labels: dict[str, str] = {}
     for item in text.split(","):
         name, separator, value = item.strip().partition(":")

@@ -1,8 +1,8 @@
 """Metric families as values, and the text format of Prometheus.
 
-A family is filled for a request and dropped after it; nothing here runs while messages are handled. This renderer
-replaces prometheus_client's, which needs 9 us per sample and cannot pause, so a thousand topics would delay every
-message by tens of milliseconds.
+A family is filled for a request and dropped after it, so nothing here runs while messages are handled. This renderer
+replaces the one of prometheus_client, which needs 9 us per sample and cannot pause, so a thousand topics would delay
+every message by tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Kind(enum.Enum):
 
 
 class Declared:
-    """A family as the reference shows it: name, kind, labels in addition to the common ones, and description."""
+    """The description of a family for the reference: name, kind, labels in addition to the common ones, and text."""
 
     __slots__ = ("bounds", "doc", "kind", "labels", "name")
 
@@ -66,7 +66,7 @@ class Family:
     __slots__ = ("_common", "_limit", "declared", "left_out", "lines")
 
     def __init__(self, declared: Declared, common: str, limit: int) -> None:
-        """``common`` is the text of the labels every sample has; ``limit`` bounds the number of samples."""
+        """``common`` is the text of the labels that every sample has. ``limit`` is the maximum number of samples."""
         self.declared = declared
         self._common = common
         self._limit = limit
@@ -75,7 +75,8 @@ class Family:
         """Samples beyond the limit."""
 
     def add(self, value: float, *values: str) -> None:
-        """Add a sample, with the values of the declared labels in their order."""
+        """Add a sample. ``values`` belong to the declared labels, in their order. Samples beyond the limit are only
+        counted."""
         if self._is_full(1):
             return
         self.lines.append(f"{self.declared.name}{self._labels(values)} {_number(value)}")
@@ -127,7 +128,7 @@ class Families:
         self._families: list[Family] = []
 
     def start(self, declared: Declared) -> Family:
-        """A new family, to be filled by the caller."""
+        """Returns a new family, to be filled by the caller."""
         family = Family(declared, self._common, self._limit)
         self._families.append(family)
         return family
@@ -137,7 +138,7 @@ class Families:
         self.start(declared).add(value, *values)
 
     def text(self) -> str:
-        """The text of all families; those without samples are left out."""
+        """Returns the text of all families. Families without samples are left out."""
         left_out = Family(LEFT_OUT, self._common, self._limit)
         for family in self._families:
             if family.left_out:
@@ -154,7 +155,7 @@ class Families:
 
 
 def label_text(labels: Mapping[str, str] | Iterable[tuple[str, str]]) -> str:
-    """``name="value"`` pairs as they appear between the braces."""
+    """Returns labels as ``name="value"`` pairs, as they appear between the braces."""
     pairs = labels.items() if isinstance(labels, Mapping) else labels
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
 

@@ -1,4 +1,4 @@
-"""Process metrics: memory, CPU, descriptors, garbage collections, the Python version."""
+"""Process metrics: memory, CPU, descriptors, garbage collections and the Python version."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ProcessMetrics:
             )
 
     def report(self, families: Families) -> None:
-        """Add the families."""
+        """Add the families of the process to a response."""
         families.gauge(BUILD_INFO, 1, __version__)
         count, seconds = families.start(LOOP_HELD), families.start(LOOP_HELD_SECONDS)
         for name, stall in STALLS.by_name.items():
@@ -65,5 +65,5 @@ class ProcessMetrics:
                 family.add(value, *labels)
 
     def declared(self) -> list[Declared]:
-        """For the reference page."""
+        """Returns the descriptions of the families, for the reference page."""
         return [BUILD_INFO, LOOP_HELD, LOOP_HELD_SECONDS, *(declared for declared, _ in self._declared())]

@@ -35,14 +35,14 @@ _CODES_MAX: Final = 2_000
 
 
 class RequestTimes:
-    """Durations of the typed requests of one server."""
+    """Measures the durations of the typed requests of one server."""
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
         self._times: dict[tuple[int, int, str], Histogram] = {}
 
     def timed(self, routes: Iterable[Route | RawRoute]) -> list[Route | RawRoute]:
-        """The same routes, with the handlers of typed ones measured."""
+        """Returns the same routes, with the handlers of typed routes wrapped to be measured."""
         return [
             Route(route.code, self._wrapped(route.code, route.handler), route.header, route.fast_port)
             if isinstance(route, Route)
@@ -89,7 +89,7 @@ class RequestTimes:
         times.add((self._monotonic() - started) * 1000)
 
     def report(self, families: Families) -> None:
-        """Add the family."""
+        """Add the family of request durations to a response."""
         family = families.start(RPC_LATENCY)
         for (code, response_code, result), times in sorted(self._times.items()):
             family.add_histogram(

@@ -1,5 +1,5 @@
-"""Test support for users: a broker, a clock that can be moved, a disk that fails. Nothing in the package imports
-it."""
+"""Test support for users: a broker, a clock that can be moved, and a disk that fails. No other part of the package
+imports it."""
 
 from __future__ import annotations
 

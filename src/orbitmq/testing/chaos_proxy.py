@@ -1,7 +1,7 @@
-"""A TCP proxy that stalls, cuts and delays: a bad network between two servers.
+"""A TCP proxy that stalls, cuts and delays connections, to simulate a bad network between two servers.
 
-``async with ChaosProxy(host, port) as proxy:`` listens on ``proxy.address`` and forwards bytes to the target. Bytes
-in the proxy when a connection is cut are lost, like in a real network.
+``async with ChaosProxy(host, port) as proxy:`` listens on ``proxy.address`` and forwards bytes to the target. When a
+connection is cut, bytes still in the proxy are lost, as in a real network.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ChaosProxy:
     # -- faults ----------------------------------------------------------------------------------------
 
     def stall(self) -> None:
-        """Forward nothing; connections stay open."""
+        """Stop forwarding, but keep connections open."""
         self._flowing.clear()
 
     def cut(self) -> None:
@@ -68,13 +68,13 @@ class ChaosProxy:
         await asyncio.sleep(0)
 
     def heal(self) -> None:
-        """End all faults; connections that were cut stay closed."""
+        """End all faults. Connections that were cut stay closed."""
         self.delay_s = 0.0
         self.accepting = True
         self._flowing.set()
 
     def fault(self, chance: random.Random) -> str:
-        """Cause one random fault; returns its name."""
+        """Cause a random fault, or end all faults. Returns the name of the action."""
         name = chance.choice(("stall", "cut", "delay", "closed", "heal", "heal"))
         if name == "stall":
             self.stall()

@@ -1,8 +1,8 @@
-"""A name server and a broker in a container, for tests of users who build on testcontainers.
+"""A name server and a broker in a container, for users who test with testcontainers.
 
-Needs the package ``testcontainers``, a container engine and the image of ``packaging/docker/Dockerfile``. Tests of
-Python code are faster and simpler with ``run_broker``, which needs none of them; use this to test the image, other
-languages' clients, or a composition of containers::
+Needs the package ``testcontainers``, a container engine and the image of ``packaging/docker/Dockerfile``. For Python
+code, ``run_broker`` is faster and simpler and needs none of them. Use this module to test the image, clients in other
+languages, or several containers together::
 
     from orbitmq.testing.containers import OrbitMQContainer
 
@@ -46,7 +46,7 @@ while True:
 
 
 class OrbitMQContainer(DockerContainer):
-    """Runs the servers; ``options`` are broker options under Apache's keys."""
+    """Runs the servers in a container. ``options`` are broker options with Apache's keys."""
 
     def __init__(self, image: str = "orbitmq:0.1.0", **options: str | float | bool) -> None:
         super().__init__(image)
@@ -59,7 +59,7 @@ class OrbitMQContainer(DockerContainer):
 
     @property
     def name_server(self) -> str:
-        """The address for producers and consumers."""
+        """The name server's address for producers and consumers."""
         return f"{self.get_container_host_ip()}:{self.get_exposed_port(NAME_SERVER_PORT)}"
 
     def start(self, timeout_s: float = 60.0) -> Self:

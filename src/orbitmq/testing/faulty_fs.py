@@ -1,14 +1,16 @@
 """A disk in memory that fails on request, so that crash tests are ordinary tests.
 
-What it keeps apart, as a real disk does:
+Like a real disk, it distinguishes
 
-* *cached* content (every write shows at once, also through maps) and *durable* content (what ``sync_data`` saw);
-* the names a directory shows and the names that survive: creations, renames and removals need ``sync_directory``.
+* *cached* content, where every write shows immediately, also through maps, from *durable* content, which is the
+  content at the last ``sync_data``;
+* the names that a directory shows from the names that survive a crash. Creations, renames and removals become
+  durable with ``sync_directory``.
 
-``kill`` returns the disk a dead process leaves: all that was cached. ``power_cut`` returns the one a dead machine
-leaves: what is durable, and of the rest, page by page, whatever ``survives`` says. Both return a new disk and
-leave the old one alone, so one history can be cut in a thousand ways. Differences are found by comparing pages, so
-writes through maps are seen as well.
+``kill`` returns the disk after the death of the process, with everything that was cached. ``power_cut`` returns the
+disk after the death of the machine: everything durable and, page by page, whatever else ``survives`` selects. Both
+return a new disk and leave the old one unchanged, so one history can be cut in a thousand ways. Changes are found by
+comparing pages, so writes through maps are included.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ number of bytes means that a page was written up to there: a torn write."""
 
 
 class SimulatedCrash(BaseException):
-    """The process ended here. Not an ``Exception``, so that nothing catches it and continues."""
+    """Simulates the end of the process. Not an ``Exception``, so that no ``except Exception`` swallows it."""
 
 
 @dataclass(slots=True)
@@ -73,7 +75,8 @@ class _Open:
 
 
 class FaultyFileSystem:
-    """``runtime.filesystem.FileSystem`` in memory. Paths are used as given; directories need not be created."""
+    """An implementation of ``runtime.filesystem.FileSystem`` in memory. Paths are used as given, and directories need
+    not be created."""
 
     def __init__(self, *, capacity_bytes: int = 1 << 40, clock: Callable[[], int] = lambda: 0) -> None:
         self.capacity_bytes = capacity_bytes
@@ -101,16 +104,16 @@ class FaultyFileSystem:
     # Faults.
     @property
     def write_count(self) -> int:
-        """How many writes, allocations and new files there were."""
+        """The number of writes, allocations and new files so far."""
         return self._write_count
 
     def fail_writes(self, after: int = 0, error: int = errno.ENOSPC) -> None:
-        """After that many more writes (or allocations, or new files) all further ones fail, until ``heal``."""
+        """Make writes, allocations and new files fail with ``error`` after ``after`` more of them, until ``heal``."""
         self._fail_at = self._write_count + after
         self._fail_error = error
 
     def tear_write(self, after: int, keep_bytes: int) -> None:
-        """After that many more writes, the next one stores only ``keep_bytes`` bytes and the process dies."""
+        """Tear one write after ``after`` more writes: it stores only ``keep_bytes`` bytes and the process dies."""
         self._tear_at = (self._write_count + after, keep_bytes)
 
     def heal(self) -> None:
@@ -118,7 +121,7 @@ class FaultyFileSystem:
         self._fail_at = self._tear_at = self.sync_error = None
 
     def flip(self, path: str, position: int, mask: int = 0xFF) -> None:
-        """Invert bits of one byte, in both the cached and the durable content."""
+        """Invert the bits of one byte that are set in ``mask``, in both the cached and the durable content."""
         file = self._names[path]
         file.cached[position] ^= mask
         if position < len(file.durable):
@@ -131,7 +134,7 @@ class FaultyFileSystem:
         file.durable[position : position + len(data)] = data
 
     def resize(self, path: str, size: int) -> None:
-        """Cut or extend the file without the writer's knowledge."""
+        """Cut or extend the file without the writer's knowledge, in both the cached and the durable content."""
         file = self._names[path]
         for content in (file.cached, file.durable):
             del content[size:]
@@ -139,7 +142,7 @@ class FaultyFileSystem:
 
     # What is left.
     def kill(self) -> FaultyFileSystem:
-        """The disk after a killed process: everything written is there, locks and handles are gone."""
+        """Returns the disk after the process was killed, with everything written, but without locks and handles."""
         self.check_holes()
         left = self._new()
         for path, file in self._names.items():
@@ -147,7 +150,7 @@ class FaultyFileSystem:
         return left
 
     def power_cut(self, survives: Survives | None = None) -> FaultyFileSystem:
-        """The disk after a power cut. Without ``survives``, unsynced data is lost."""
+        """Returns the disk after a power cut. Without ``survives``, all unsynced data is lost."""
         self.check_holes()
         keep = survives or (lambda path, page: False)
         names = dict(self._durable_names)
@@ -168,11 +171,11 @@ class FaultyFileSystem:
         return left
 
     def paths(self, prefix: str = "") -> list[str]:
-        """Files below a prefix, sorted."""
+        """Returns the paths that start with a prefix, sorted."""
         return sorted(path for path in self._names if path.startswith(prefix))
 
     def content(self, path: str) -> bytes:
-        """The content as readers see it."""
+        """Returns a file's content as readers see it, including writes that are not durable yet."""
         return bytes(self._names[path].cached)
 
     @property
@@ -181,11 +184,12 @@ class FaultyFileSystem:
 
     @property
     def open_paths(self) -> list[str]:
-        """Paths of handles that are still open."""
+        """The paths of the handles that are still open."""
         return [opened.path for opened in self._open.values()]
 
     def check_holes(self) -> None:
-        """Fail if a map was written where the file has no disk space; on a full disk that is SIGBUS."""
+        """Raises ``AssertionError`` if a map was written where the file has no disk space; on a full disk that is
+        SIGBUS."""
         for path, file in self._names.items():
             for page in range(-(-len(file.cached) // PAGE)):
                 if page not in file.blocks and file.cached[page * PAGE : (page + 1) * PAGE].strip(b"\0"):
@@ -374,7 +378,7 @@ class FaultyFileSystem:
             raise OSError(self._fail_error, os.strerror(self._fail_error))
 
     def _take_blocks(self, file: _File, start: int, end: int) -> int:
-        """Allocate pages for a range; returns the end of what fits on the disk."""
+        """Allocate pages for a range. Returns its end, or where the space on the disk ends."""
         wanted = [page for page in range(start // PAGE, -(-end // PAGE)) if page not in file.blocks]
         if wanted:
             free = (self.capacity_bytes - self.used_bytes) // PAGE

@@ -1,4 +1,4 @@
-"""A clock that only moves when told to."""
+"""A clock that moves only on request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """``runtime.clock.Clock`` for tests: both times move only through ``advance`` (or by setting ``now_ms`` back)."""
+    """An implementation of ``runtime.clock.Clock`` for tests. Its two times move only through ``advance``, or
+    ``jump`` for the wall clock."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

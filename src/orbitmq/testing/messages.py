@@ -21,7 +21,7 @@ def message(
     attempt: int = 1,
     queue_offset: int = 0,
 ) -> ReceivedMessage:
-    """A received message. Bytes and text become the body unchanged, other values become JSON."""
+    """Returns a received message. Bytes and text become the body unchanged, other values become JSON."""
     data = body if isinstance(body, bytes | str) else json_bytes(body)
     sent = Message(topic, data, tags=tags, keys=keys, properties=properties or {})
     pairs = sent.property_pairs()

@@ -1,6 +1,7 @@
-"""Tests of pipeline files in pytest: ``pipeline_cases`` next to a file, ``assert_pipeline`` for rows in code.
+"""Tests pipeline files in pytest: ``pipeline_cases`` for cases in a file next to the pipeline, ``assert_pipeline``
+for rows given in code.
 
-Both need a Spark session; the fixture ``pipeline_session`` has one for the whole run. Needs ``orbitmq[spark]``.
+Both need ``orbitmq[spark]`` and a Spark session. The fixture ``pipeline_session`` provides one for the whole run.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ Rows = str | Path | Sequence[Any]
 
 
 def pipeline_cases(file: str | Path) -> list[Case]:
-    """The test cases next to a pipeline file, for ``pytest.mark.parametrize("case", ..., ids=str)``."""
+    """Returns the test cases next to a pipeline file, for ``pytest.mark.parametrize("case", ..., ids=str)``."""
     return load_cases(cases_file(Path(file)))
 
 
 def assert_case(session: SparkSession, file: str | Path, case: Case) -> None:
-    """Fail with the difference unless the pipeline of ``file`` makes the rows that ``case`` expects."""
+    """Raises ``AssertionError`` with the differences unless the pipeline of ``file`` returns the rows that ``case``
+    expects."""
     outcome = run_case(session, Path(file), case, os.environ)
     if not outcome.passed:
         raise AssertionError("\n".join([case.name, *outcome.lines()]))
@@ -40,7 +42,7 @@ def assert_pipeline(
     expect: Mapping[str, Rows],
     **parameters: object,
 ) -> None:
-    """The same for rows given here: lists, or names of files next to the pipeline. ``parameters`` are those of the
-    file."""
+    """Like ``assert_case``, for rows given here as lists or as names of files next to the pipeline. ``parameters``
+    are those of the pipeline."""
     case = case_of(Path(file).stem, sources, expect, parameters, Path(file).parent)
     assert_case(session, file, case)

@@ -1,5 +1,5 @@
-"""Fixtures for users' own test suites: ``rocketmq_broker``, ``rocketmq_topic`` and ``pipeline_session``. Loaded by
-pytest on its own."""
+"""Fixtures for users' own test suites: ``rocketmq_broker``, ``rocketmq_topic`` and ``pipeline_session``. pytest loads
+this module automatically."""
 
 from __future__ import annotations
 

@@ -56,9 +56,11 @@ class RunningBroker:
         return topic
 
     def advance(self, by: timedelta | float) -> None:
-        """Move the broker's clock ahead (a timedelta, or seconds): delayed messages and retries that are due by then
-        are delivered immediately. The clients' clocks do not move; delays of messages they send later count from the
-        broker's new time."""
+        """Move the broker's clock ahead by a timedelta or by seconds. Delayed messages and retries that are then due
+        are delivered immediately.
+
+        The clients' clocks do not move. Delays of messages that are sent later count from the broker's new time.
+        """
         seconds = by.total_seconds() if isinstance(by, timedelta) else by
         self._loop.run(self._advance(round(seconds * 1000)))
 
@@ -93,10 +95,10 @@ class RunningBroker:
 def run_broker(
     port: int = 0, *, name_server_port: int = 0, data: str | Path | None = None, **settings: str | int | bool
 ) -> Iterator[RunningBroker]:
-    """Run both servers until the block ends. Port 0 means any free one.
+    """Run both servers until the block ends. Port 0 chooses a free port.
 
-    ``settings`` are broker options by Apache's names (``autoCreateTopicEnable=False``). With ``data`` the store is
-    kept there and opened again by the next run; without, it is deleted.
+    ``settings`` are broker options with Apache's names (``autoCreateTopicEnable=False``). With ``data``, the store is
+    kept in that directory and reopened by the next run; otherwise it is deleted.
     """
     with contextlib.ExitStack() as stack:
         directory = (

@@ -8,7 +8,7 @@ __all__ = ["TurnedClock"]
 
 
 class TurnedClock:
-    """``runtime.clock.Clock``: the machine's time plus an offset. Waits take their real time."""
+    """A ``runtime.clock.Clock`` with the machine's time plus an offset. Waits take as long as they do in reality."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0
