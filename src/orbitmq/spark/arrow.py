@@ -81,15 +81,15 @@ _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 def scan_records(buffer: bytes | bytearray | memoryview, start: int, end: int) -> Positions:
     """Returns where records begin in ``buffer[start:end]``; ``start`` must be the beginning of a record.
 
-    Stops at the first place without a whole record: a marker, zeroes, a torn or truncated record, or ``end``. Nothing
-    is raised, because the caller knows which of these to expect and checks.
+    Stops at the first place without a whole record: a marker, zeroes, a torn or truncated record, or ``end``. Raises
+    nothing, because only the caller knows which of these to expect.
     """
     return np.frombuffer(record_starts(buffer, start, end)[0], np.int64)
 
 
 def scan_into(starts: list[int], buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
-    """Like ``scan_records``, but appends to a list and returns the position where the scan stopped. For many small
-    stretches."""
+    """Like ``scan_records``, but appends to a list and returns the position where the scan stopped. Use it for many
+    small parts of a buffer."""
     found, position = record_starts(buffer, start, end)
     starts.extend(memoryview(found).cast("q"))
     return position
@@ -112,8 +112,8 @@ def decode_records(
 
 
 def read_numbers(buffer: bytes | bytearray | memoryview, starts: Positions, field: str) -> Positions:
-    """Reads one number of the fixed part of each record, up to and including ``sys_flag`` (later fields are shifted
-    by IPv6 hosts).
+    """Returns one number from the fixed part of each record. ``field`` must not be after ``sys_flag``, because IPv6
+    hosts shift later fields.
 
     ``starts`` must come from ``scan_records``, because they are not checked against the buffer again.
     """
@@ -137,9 +137,10 @@ def expand_batches(buffer: bytes | bytearray | memoryview, starts: Positions) ->
 
 
 class Records:
-    """Records that begin at ``starts`` (increasing), parsed once for any number of column batches.
+    """Records parsed once, from which any number of batches with different columns can be created. ``starts`` must
+    increase.
 
-    Raises like ``decode_records``.
+    Raises the same errors as ``decode_records``.
     """
 
     def __init__(self, buffer: bytes | bytearray | memoryview, starts: Positions) -> None:
@@ -155,7 +156,7 @@ class Records:
         self._rows = _Rows(raw, starts)
 
     def batch(self, columns: Sequence[str], *, broker: str | None, verify_crc: bool) -> pa.RecordBatch:
-        """Returns these columns of all records."""
+        """Returns a batch of all records with these columns."""
         schema = arrow_schema(columns)
         if self._rows is None:
             return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
@@ -167,7 +168,8 @@ class Records:
 
 
 class _Rows:
-    """The records of one buffer: checked positions of all their parts, and a column per name."""
+    """The records of one buffer: the checked positions of all their parts, and a method that returns a column by
+    name."""
 
     def __init__(self, raw: Bytes, starts: Positions) -> None:
         self._raw = raw
@@ -211,7 +213,7 @@ class _Rows:
         self._topics: pa.Array | None = None
 
     def _read(self, positions: Positions, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Reads a value of ``dtype`` at each position. The positions must have been checked."""
+        """Returns the value of ``dtype`` at each position. The positions must have been checked."""
         everywhere: Any = np.ndarray(
             (len(self._raw) - dtype.itemsize + 1,), np.dtype(f"V{dtype.itemsize}"), self._raw.data, 0, (1,)
         )
@@ -219,7 +221,7 @@ class _Rows:
         return values
 
     def _move_fields(self) -> Positions:
-        """Re-reads the fields behind a 20-byte host from their shifted positions. Returns the size of each fixed
+        """Reads the fields after a 20-byte host again, from their shifted positions. Returns the size of each fixed
         part."""
         born = (self.sys_flag & _BORN_V6 != 0) * HOST_V6_MORE_BYTES
         store = (self.sys_flag & _STORE_V6 != 0) * HOST_V6_MORE_BYTES
@@ -250,7 +252,7 @@ class _Rows:
     # -- columns ---------------------------------------------------------------------------------------
 
     def column(self, name: str, broker: str | None) -> pa.Array:
-        """Returns the column of that name."""
+        """Returns the column with this name."""
         if name in ("queue_id", "reconsume_times", "flag"):
             return pa.array(self._fixed[name].astype(np.int32))
         if name == "sys_flag":
@@ -278,7 +280,7 @@ class _Rows:
         return self.properties.values_of(_PROPERTY[name])[0]
 
     def find_properties(self, columns: Sequence[str]) -> None:
-        """Finds the properties behind these columns in a single pass."""
+        """Finds the properties from which these columns are read, in a single pass."""
         names = [_PROPERTY[name] for name in columns if name in _PROPERTY]
         if names:
             self.properties.find(names)
@@ -325,7 +327,8 @@ class _Rows:
         return _patched(texts, v6_rows, pa.array([host_text(host.tobytes()) for host in hosts], pa.string()))
 
     def _message_ids(self) -> pa.Array:
-        """The unique key set by the sender, else the id by which a broker finds the record."""
+        """Returns each record's unique key as set by the sender or, without one, the id by which a broker finds the
+        record."""
         ids, found = self.properties.values_of(_PROPERTY["msg_id"])
         if found.all():
             return ids
@@ -380,7 +383,7 @@ class _Properties:
         return _strings(ends, values, self._count, valid), found
 
     def map_array(self) -> pa.Array:
-        """All properties as a map per row."""
+        """Returns all properties as a column with one map per row."""
         pair_ends, name_ends, names, value_ends, values = property_pairs(self._texts, self._ends)
         count = len(name_ends) // 4 - 1
         return pa.MapArray.from_arrays(
@@ -391,7 +394,7 @@ class _Properties:
 
 
 def _strings(ends: bytes, values: bytes, count: int, valid: pa.Buffer | None = None) -> pa.Array:
-    """Returns a string column of the kernel's matches."""
+    """Returns the matches found by the kernel as a string column."""
     return pa.Array.from_buffers(pa.string(), count, [valid, pa.py_buffer(ends), pa.py_buffer(values)])
 
 
@@ -402,8 +405,8 @@ def _slices(
     kind: pa.DataType = _BINARY,
     valid: npt.NDArray[np.bool_] | None = None,
 ) -> pa.Array:
-    """Returns the parts of ``raw`` from each start to its end, copied together. Positions must increase (see the
-    module)."""
+    """Returns the part of ``raw`` from each start to its end as a column. Positions must increase, as the module
+    explains."""
     count = len(starts)
     if not count:
         return pa.array([], kind)
@@ -428,13 +431,13 @@ def _utf8_bytes(parts: pa.Array) -> pa.Array:
 
 
 def _utf8(parts: pa.Array) -> pa.Array:
-    """Returns a string column for a binary array without nulls."""
+    """Returns a binary array without nulls as a string column."""
     clean = _utf8_bytes(parts)
     return pa.Array.from_buffers(pa.string(), len(clean), clean.buffers())
 
 
 def _patched(column: pa.Array, rows: npt.NDArray[np.intp], replacements: pa.Array) -> pa.Array:
-    """Returns ``column`` with the values of some rows replaced."""
+    """Returns ``column`` with the values of ``rows`` replaced."""
     indices = np.arange(len(column))
     indices[rows] = len(column) + np.arange(len(rows))
     return pa.concat_arrays([column, replacements]).take(pa.array(indices))
@@ -450,7 +453,7 @@ def _timestamps(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def _hex_strings(packed: Bytes) -> pa.Array:
-    """Each row of bytes in upper-case hexadecimal."""
+    """Returns each row of bytes in upper-case hexadecimal."""
     count, width = packed.shape
     digits = np.empty((count, width, 2), np.uint8)
     digits[:, :, 0] = _HEX[packed >> 4]

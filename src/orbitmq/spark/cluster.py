@@ -4,11 +4,12 @@ Failure handling
 1. A known route is used until a newer one arrives, because name servers may be down.
 2. Brokers are queried in parallel. Where an older answer will do, the wait is short, so a broker that hangs delays
    only its own queues.
-3. Masters are queried first. While one does not answer, its slave does; messages missing from a slave are not lost.
-4. Only its broker can say that a topic is deleted. A name server that does not list the topic may only have lost
-   the broker.
+3. Masters are queried first. If a master does not answer, its slave is queried. Messages that a slave does not have
+   are not considered lost.
+4. Only the broker itself can say that a topic is deleted. A name server that does not list the topic may merely have
+   lost contact with the broker.
 
-Spark requests the latest offsets some 70 times a second while a stream is idle, so routes and end offsets are cached
+While a stream is idle, Spark requests the latest offsets some 70 times a second, so routes and end offsets are cached
 briefly.
 """
 
@@ -86,7 +87,7 @@ _FILTER_CODES: Final = frozenset({ResponseCode.SUBSCRIPTION_PARSE_FAILED, Respon
 
 @dataclass(slots=True)
 class Answers:
-    """Offsets returned by brokers. Queues whose broker did not answer are missing."""
+    """The offsets returned by brokers. Queues whose broker did not answer are missing."""
 
     offsets: QueueOffsets = field(default_factory=dict)
     of_slaves: set[QueueKey] = field(default_factory=set)
@@ -94,7 +95,7 @@ class Answers:
 
 
 class Cluster:
-    """The topics of one query. Used on the driver only; never pickled."""
+    """The topics and queues of one query. Used on the driver only; never pickled."""
 
     def __init__(self, options: SourceOptions, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._options = options
@@ -118,8 +119,8 @@ class Cluster:
     def queues(self, *, expected: Collection[QueueKey] = ()) -> list[QueueKey]:
         """Returns all queues that can be read now, sorted. ``expected`` are the queues in a checkpoint.
 
-        Raises ``ConfigError`` for a named topic that does not exist. An expected topic did exist, so its brokers are
-        assumed to be down; they are waited for if there is nothing else to read.
+        Raises ``ConfigError`` for a topic that the query names and that does not exist. The topics of expected queues
+        did exist, so their brokers are assumed to be down. If there is nothing else to read, the call waits for them.
         """
         now = self._clock.monotonic()
         if self._routes_at is None or now - self._routes_at >= self._options.route_refresh_ms / 1000:
@@ -161,8 +162,8 @@ class Cluster:
         self._keep(routes)
 
     def _refresh_routes(self) -> None:
-        """Refreshes the routes if new ones arrive shortly. Otherwise the known routes stay in use and later ones are
-        adopted when they arrive."""
+        """Refreshes the routes. Routes that do not arrive shortly are adopted later, and the known ones stay in use
+        until then."""
         for job in self._attend({"routes": self._find_routes}, _MOMENT_S).values():
             try:
                 self._keep(job.result())
@@ -206,7 +207,7 @@ class Cluster:
         return routes
 
     async def _without_deleted(self, topic: str, route: TopicRoute) -> TopicRoute | None:
-        """Returns the route without brokers that do not have the topic, or None when none is left."""
+        """Returns the route without the brokers that do not have the topic, or None if no broker has it."""
         left = []
         for data in route.queue_datas:
             if not await self._client.is_deleted(topic, data.broker_name):
@@ -231,13 +232,13 @@ class Cluster:
         return None if route is None else route.broker(key.broker)
 
     def read_address(self, key: QueueKey) -> tuple[str, bool]:
-        """Returns the address to read a queue from, a master's or else a slave's, and whether it is the master's. The
-        address is empty when the route has neither."""
+        """Returns the address from which to read a queue, and whether it is the master's. Without a master it is a
+        slave's. The address is empty if the route has neither."""
         found = self._servers(key)
         return (found[0][1], found[0][0] == MASTER_ID) if found else ("", True)
 
     def _servers(self, key: QueueKey) -> list[tuple[int, str]]:
-        """Id and address of each server, in the order in which to query them."""
+        """Returns the id and address of each server of a queue's broker, in the order in which to query them."""
         found = replicas(self.broker(key))
         if self._slaves_first.get(key.broker, -1.0) > self._clock.monotonic():
             found = [*found[1:], *found[:1]]
@@ -246,7 +247,7 @@ class Cluster:
     # -- deleted topics --------------------------------------------------------------------------------
 
     def deleted(self, keys: Iterable[QueueKey]) -> set[QueueKey]:
-        """Returns the queues whose broker reports that the topic does not exist any more."""
+        """Returns the queues whose broker reports that the topic does not exist."""
         wanted = list(keys)
         now = self._clock.monotonic()
         unsure = {
@@ -267,8 +268,8 @@ class Cluster:
     def removed(self, keys: Iterable[QueueKey]) -> tuple[Answers, set[QueueKey]]:
         """Finds queues that no longer exist on a broker that still has their topic.
 
-        Returns the end offset that the broker reports for each (0 if the topic was recreated, unchanged if it was
-        shrunk), and the queues whose end offset is not available now.
+        Returns the end offset that the broker reports for each of them, and the queues whose end offset is not
+        available now. The end is 0 if the topic was recreated, and unchanged if it was only shrunk.
         """
         wanted = {key for key in keys if self._is_removed(key)}
         if not wanted:
@@ -300,26 +301,28 @@ class Cluster:
     # -- offsets ---------------------------------------------------------------------------------------
 
     def earliest(self, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """Returns the first offset of each queue. Raises if a broker does not answer within ``retryTimeoutMs``."""
+        """Returns the first offset of each queue. Raises an error if a broker does not answer within
+        ``retryTimeoutMs``."""
         return self._all_of(keys, RequestCode.GET_MIN_OFFSET, _min_header).offsets
 
     def earliest_known(self, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """Returns the first offset of each queue whose broker answers now."""
+        """Returns the first offset of each queue whose broker answers promptly."""
         return self._some_of(keys, RequestCode.GET_MIN_OFFSET, _min_header).offsets
 
     def latest(self, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """Returns the end of each queue. Raises if a broker does not answer within ``retryTimeoutMs``."""
+        """Returns the end offset of each queue. Raises an error if a broker does not answer within
+        ``retryTimeoutMs``."""
         return self.latest_of_all(keys).offsets
 
     def latest_of_all(self, keys: Iterable[QueueKey]) -> Answers:
-        """Like ``latest``, and tells which answers came from slaves."""
+        """Like ``latest``, but also tells which answers came from slaves."""
         answers = self._all_of(keys, RequestCode.GET_MAX_OFFSET, _max_header)
         for broker in {key.broker for key in answers.of_slaves}:
             logger.warning("the master does not answer, read is what its slave has broker=%s", broker)
         return answers
 
     def latest_known(self, keys: Iterable[QueueKey]) -> Answers:
-        """Returns the end of each queue whose broker answers now, from a cache that is briefly valid."""
+        """Returns the end offset of each queue whose broker answers promptly. Answers are cached briefly."""
         wanted = list(keys)
         now = self._clock.monotonic()
         if self._ends_at is None or now - self._ends_at >= self._ends_kept_s or not wanted:
@@ -333,24 +336,24 @@ class Cluster:
         )
 
     def at_time(self, keys: Iterable[QueueKey], timestamp_ms: int) -> QueueOffsets:
-        """Returns the offset of the first message of each queue stored at or after that time; the end if there is
-        none."""
+        """Returns for each queue the offset of its first message that was stored at or after that time, or its end
+        offset if there is no such message."""
         return self.at_times(dict.fromkeys(keys, timestamp_ms))
 
     def at_times(self, times: Mapping[QueueKey, int]) -> QueueOffsets:
-        """Like ``at_time``, with a time per queue."""
+        """Like ``at_time``, with a separate time for each queue."""
         return self._all_of(
             times, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda key: _time_header(key, times[key])
         ).offsets
 
     def at_time_known(self, keys: Iterable[QueueKey], timestamp_ms: int) -> QueueOffsets:
-        """Like ``at_time``, for each queue whose broker answers now."""
+        """Like ``at_time``, but only for queues whose broker answers promptly."""
         return self._some_of(
             keys, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda key: _time_header(key, timestamp_ms)
         ).offsets
 
     def committed(self, group: str, keys: Iterable[QueueKey]) -> QueueOffsets:
-        """Returns the committed offsets of a consumer group, for the queues that have one."""
+        """Returns a consumer group's committed offsets. Queues without one are left out."""
         found = self._all_of(
             keys,
             RequestCode.QUERY_CONSUMER_OFFSET,
@@ -362,8 +365,8 @@ class Cluster:
         return {key: offset for key, offset in found.offsets.items() if offset >= 0}
 
     def commit(self, group: str, offsets: Mapping[QueueKey, int]) -> QueueOffsets:
-        """Sets the offsets of a consumer group; returns those that were set. Queries masters only, each with a short
-        wait.
+        """Sets the offsets of a consumer group and returns those that were set. Only masters are queried, each with a
+        short wait.
 
         Raises the brokers' errors. Nothing is retried.
         """
@@ -380,8 +383,10 @@ class Cluster:
         return done
 
     def show_group(self, group: str, keys: Iterable[QueueKey]) -> set[str]:
-        """Makes a group with offsets for these queues visible to tools; returns the brokers that have it. Tools find
-        groups by their retry topics, which only a consumer's heartbeat or its first retry creates."""
+        """Makes a group with offsets for these queues visible to tools, and returns the brokers that have it.
+
+        Tools find groups by their retry topics, which otherwise only a consumer's heartbeat or first retry creates.
+        """
         jobs: dict[Hashable, Work] = {}
         for broker, its_keys in _by_broker(keys).items():
             data = self.broker(its_keys[0])
@@ -427,7 +432,7 @@ class Cluster:
         return ask
 
     def message_bytes(self, begins: Mapping[QueueKey, int]) -> int | None:
-        """Returns the average message size, sampled from the next few messages of some queues; None when no broker
+        """Returns the average message size, sampled from the next few messages of some queues, or None if no broker
         answers."""
         taken = count = 0
         for key in sorted(begins)[:_SAMPLED_QUEUES]:
@@ -480,7 +485,7 @@ class Cluster:
     def _all_of(
         self, keys: Iterable[QueueKey], code: int, header: HeaderOf, missing: int | None = None
     ) -> Answers:
-        """Queries all of the queues, retrying a broker that does not answer for ``retryTimeoutMs``."""
+        """Queries all of the queues. A broker that does not answer is queried again for up to ``retryTimeoutMs``."""
         wanted = sorted(keys)
         found = Answers()
 
@@ -506,7 +511,8 @@ class Cluster:
         return found
 
     def _some_of(self, keys: Iterable[QueueKey], code: int, header: HeaderOf) -> Answers:
-        """Queries the queues whose brokers answer quickly. Raises permanent refusals."""
+        """Queries the queues and returns the answers that arrive promptly. Raises the error of a permanent
+        refusal."""
         jobs: dict[Hashable, Work] = {
             (code, "some", broker): self._question(its_keys, code, header, None)
             for broker, its_keys in _by_broker(keys).items()
@@ -551,9 +557,11 @@ class Cluster:
         return ask
 
     async def _in_bulk(self, address: str, keys: list[QueueKey], code: int) -> QueueOffsets:
-        """Queries first or last offsets with one request for each topic with several of the queues, which Apache's
-        brokers support too. Offsets that are missing from the answer, or that a broker refuses, are left to single
-        requests."""
+        """Returns first or last offsets, queried with one request for each topic with several of the queues. Apache's
+        brokers support this, too.
+
+        Offsets that the answer lacks, or that a broker refuses, are left to single requests.
+        """
         by_topic: dict[str, list[QueueKey]] = {}
         for key in keys if code in _IN_STATS else ():
             by_topic.setdefault(key.topic, []).append(key)
@@ -586,7 +594,7 @@ class Cluster:
         return max((data.read_queue_nums for data in datas if data.broker_name == key.broker), default=0)
 
     def _attend(self, jobs: Mapping[Hashable, Work], wait_s: float | None) -> dict[Hashable, Future[Any]]:
-        """Starts the jobs that are not running, waits briefly for those, and returns the finished ones. A job that
+        """Starts the jobs that are not running, waits briefly for them, and returns the finished ones. A job that has
         exceeded its wait is only polled from then on, so nothing is waited for twice."""
         new = [name for name in jobs if name not in self._jobs]
         for name in new:
@@ -595,7 +603,7 @@ class Cluster:
         return {name: self._jobs.pop(name) for name in jobs if self._jobs[name].done()}
 
     def _warn(self, key: Hashable, text: str, *arguments: object) -> None:
-        """Logs a warning, rate-limited like the client's."""
+        """Logs a warning, rate-limited like those of the client."""
         self._client.instance.log_limits.warning(logger, ("spark", key), text, *arguments)
 
 
@@ -626,7 +634,8 @@ def _add(found: Answers, more: Answers) -> None:
 
 
 def _offset(key: QueueKey, frame: Frame, missing: int | None) -> int:
-    """Returns the offset in an answer, or -1 if its code is ``missing``."""
+    """Returns the offset in an answer, or -1 if the response code is ``missing``. Raises the error of any other
+    refusal."""
     if frame.code == ResponseCode.SUCCESS:
         return decode_header(OffsetResponse, frame).offset
     if frame.code == missing:

@@ -1,7 +1,7 @@
 """The client of a Spark process. Routes, requests and their errors are those of ``orbitmq.client``.
 
 There is one ``ClientInstance`` per set of servers and keys, on its own loop. It lives as long as the process and
-serves drivers and executors. It joins no group and sends no heartbeat. Only the data of pulls takes another path
+serves drivers and executors. It joins no group and sends no heartbeat. Only pulls use other connections
 (``pool.py``), to addresses that are chosen here.
 """
 
@@ -69,7 +69,7 @@ class ServerClient:
         self.instance.start()
 
     def close(self) -> None:
-        """Closes connections and the loop."""
+        """Closes the connections and stops the loop."""
         try:
             self.loop.run(self.instance.stop())
         finally:
@@ -88,7 +88,7 @@ class ServerClient:
     # -- name servers ----------------------------------------------------------------------------------
 
     async def route(self, topic: str) -> TopicRoute:
-        """Returns the current route of a topic. Raises ``TopicNotFound``, ``NameServerError``."""
+        """Returns the current route of a topic. Raises ``TopicNotFound`` or ``NameServerError``."""
         return await self.instance.book.refresh(topic)
 
     async def routes_of(self, topics: Sequence[str]) -> list[TopicRoute | OrbitError]:
@@ -106,12 +106,11 @@ class ServerClient:
         return answers
 
     def fetch_route(self, topic: str) -> TopicRoute:
-        """Like ``route``, for threads."""
+        """Like ``route``, but may be called from threads, and waits for the answer."""
         return self.loop.run(self.route(topic))
 
     def known_route(self, topic: str) -> TopicRoute | None:
-        """Returns the newest route available: a fresh one, or the last known while no name server answers or has
-        it."""
+        """Returns the route of a topic, or the last known route if no name server answers or lists the topic."""
         try:
             return self.fetch_route(topic)
         except (TopicNotFound, NameServerError):
@@ -123,7 +122,8 @@ class ServerClient:
         return list(TopicList.decode(answer.body).topic_list)
 
     async def _broker_data(self, name: str) -> BrokerData | None:
-        """Returns the addresses of a broker, whatever its topics; the last known ones if no name server lists it."""
+        """Returns the addresses of a broker, whatever its topics, or the last known ones if no name server lists
+        it."""
         try:
             answer = await self._ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
         except OrbitError:
@@ -142,7 +142,8 @@ class ServerClient:
     # -- brokers ---------------------------------------------------------------------------------------
 
     async def ask_all(self, address: str, code: int, headers: Sequence[Header]) -> list[Frame]:
-        """Returns the answers of one broker, in order. Requests run concurrently. Raises the error of a refusal."""
+        """Returns one broker's answers to several requests, in their order. The requests run concurrently. Raises the
+        error of a refusal."""
         answers: list[Frame] = []
         for first in range(0, len(headers), _AT_ONCE):
             some = headers[first : first + _AT_ONCE]
@@ -150,7 +151,8 @@ class ServerClient:
         return answers
 
     async def is_deleted(self, topic: str, broker: str) -> bool:
-        """Returns whether a broker reports that the topic does not exist. False for a broker that does not answer."""
+        """Returns whether a broker reports that the topic does not exist. Returns False if the broker does not
+        answer."""
         data = await self._broker_data(broker)
         if data is None or data.master_address is None:
             return False
@@ -164,7 +166,7 @@ class ServerClient:
         return answer.code == ResponseCode.TOPIC_NOT_EXIST
 
     def run(self, work: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """Runs ``work`` on the loop and returns its result. Raises ``RequestTimeoutError`` when the time is over."""
+        """Runs ``work`` on the loop and returns its result. Raises ``RequestTimeoutError`` after ``timeout_s``."""
 
         async def bounded() -> T:
             try:
@@ -179,7 +181,7 @@ class ServerClient:
 
 
 def probe(topic: str, queue_id: int, subscription: str = "*", kind: str = TAG) -> PullMessageRequest:
-    """Sends a pull whose answer has no messages, only offsets."""
+    """Returns a pull request whose answer contains only offsets and no messages."""
     return PullMessageRequest(
         consumer_group=DEFAULT_GROUP,
         topic=topic,
@@ -201,7 +203,7 @@ def raise_refusal(answer: Frame) -> Frame:
 
 
 def replicas(data: BrokerData | None) -> list[tuple[int, str]]:
-    """Returns id and address of each server of a broker, the master first."""
+    """Returns the id and address of each server of a broker, the master first."""
     return (
         [] if data is None else sorted(data.broker_addrs.items(), key=lambda one: (one[0] != MASTER_ID, one))
     )
@@ -231,8 +233,8 @@ def server_client(access: Access) -> ServerClient:
 
 @atexit.register
 def close_clients() -> None:
-    """Stops the loops of this process. A loop that still runs while the interpreter is finalized may crash it: 1 of
-    150 short programs ended with SIGSEGV after their last line."""
+    """Stops the loops of this process. A loop that still runs while the interpreter shuts down may crash it: 1 of 150
+    short programs ended with SIGSEGV after their last line."""
     with _clients_lock:
         clients = [client for (pid, _), client in _clients.items() if pid == process_id()]
         _clients.clear()

@@ -1,4 +1,5 @@
-"""Failures that the author of a pipeline or query can act on. Each is one line and has its own exit code."""
+"""Failures that the author of a pipeline or query can fix. The text of each is one line, and each has its own exit
+code."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class PipelineError(OrbitError):
 
 
 class SpecError(PipelineError):
-    """The file contains something that cannot be done. The text begins with the path of the field."""
+    """The file asks for something impossible. The text begins with the path of the field."""
 
     exit_code = EXIT_MISUSED
 
@@ -42,7 +43,8 @@ class RunFailed(PipelineError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns `` (did you mean ...?)``, or the available names, or an empty text if there are none."""
+    """Returns `` (did you mean ...?)`` if a name is similar, otherwise the known names, or an empty text if there are
+    none."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     lowered = [one for one in names if one.lower() == name.lower()]

@@ -34,10 +34,10 @@ class Lag:
 
 
 def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the unread messages by topic, from a progress in Spark's form
+    """Returns the number of unread messages by topic, from a progress in Spark's form
     (``json.loads(query.lastProgress.json)``).
 
-    Sources of other formats are ignored. A queue that appeared since the batch counts from its first offset, 0.
+    Sources of other formats are ignored. A queue that appeared after the batch counts from offset 0.
     """
     lag: dict[str, int] = {}
     for source in progress.get("sources") or ():
@@ -55,13 +55,13 @@ def lag_by_topic(progress: Mapping[str, Any]) -> dict[str, int]:
 
 
 def lag_listener(report: Callable[[Lag], None]) -> StreamingQueryListener:
-    """Returns a listener for ``spark.streams.addListener``. ``report`` is called after each batch that reads topics,
-    on a thread of Spark."""
+    """Returns a listener for ``spark.streams.addListener``. It calls ``report`` after each batch that reads topics,
+    on one of Spark's threads."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Listener(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802  # the name is Spark's
-            """Does nothing."""
+            """Does nothing, because lag is only reported after a batch."""
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
             progress = event.progress
@@ -70,16 +70,16 @@ def lag_listener(report: Callable[[Lag], None]) -> StreamingQueryListener:
                 report(Lag(progress.name or str(progress.id), progress.batchId, topics))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Does nothing."""
+            """Does nothing, because lag is only reported after a batch."""
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Does nothing."""
+            """Does nothing, because lag is only reported after a batch."""
 
     return Listener()
 
 
 def _offsets(value: Any) -> Mapping[str, Any]:
-    """Offsets of one of our sources; empty for others."""
+    """Returns the offsets that one of our sources reported; empty for other sources."""
     try:
         parsed = json.loads(value) if isinstance(value, str) else value
     except ValueError:

@@ -1,8 +1,8 @@
-"""The options of the Spark formats: parses text, returns checked values, and raises errors that say what is accepted.
+"""The options of the Spark formats: parses text into checked values, and raises errors that say what is accepted.
 
 Spark passes every option as text and may lower-case its name, so names are compared without case. An unknown name is
-rejected with a suggestion, because an option that is silently ignored would show only in wrong rows. Names of Spark's
-Kafka reader are accepted where they have the same meaning.
+rejected with a suggestion, because an ignored option would only be noticed through wrong rows. Names of Spark's Kafka
+reader are accepted where they have the same meaning.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _ELSEWHERE: Final = {
 
 
 def text(options: Mapping[str, str], *names: str) -> str | None:
-    """Returns the value of the first of these names that is set, stripped, or None."""
+    """Returns the value of the first of these options that is set, without surrounding blanks, or None."""
     lowered = {key.lower(): value for key, value in options.items()}
     for name in names:
         value = lowered.get(name.lower())
@@ -129,7 +129,7 @@ def text(options: Mapping[str, str], *names: str) -> str | None:
 
 
 def required(options: Mapping[str, str], *names: str) -> str:
-    """Like ``text``, but raises ``ConfigError`` when the option is missing. Errors show the first name."""
+    """Like ``text``, but raises ``ConfigError``, which shows the first name, if none is set."""
     value = text(options, *names)
     if value is None:
         raise ConfigError(f"option {names[0]!r} is required: .option({names[0]!r}, ...)")
@@ -139,7 +139,8 @@ def required(options: Mapping[str, str], *names: str) -> str:
 def number(
     options: Mapping[str, str], name: str, default: int | None = None, *, low: int = 0, high: int = 2**63 - 1
 ) -> int | None:
-    """Returns a whole number within the bounds, or the default."""
+    """Returns an option's whole number, or the default. Raises ``ConfigError`` unless ``low`` <= number <=
+    ``high``."""
     value = text(options, name)
     if value is None:
         return default
@@ -153,7 +154,7 @@ def number(
 
 
 def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """True or false."""
+    """Returns whether an option is true. Raises ``ConfigError`` unless its text is ``true`` or ``false``."""
     value = text(options, name)
     if value is None:
         return default
@@ -184,8 +185,8 @@ def _aliased(options: Mapping[str, str], name: str) -> str | None:
 
 
 def parse_offsets(name: str, value: str, *, ending: bool = False) -> int | Offsets:
-    """Parses ``earliest``, ``latest``, ``group``, or JSON ``{topic: {broker: {queue: offset}}}`` where -2 is earliest
-    and -1 latest.
+    """Parses ``earliest``, ``latest``, ``group``, or JSON ``{topic: {broker: {queue: offset}}}``, in which -2 stands
+    for earliest and -1 for latest.
 
     Returns ``EARLIEST``, ``LATEST``, ``GROUP`` or the offsets. With ``ending``, earliest and group are rejected.
     """
@@ -220,7 +221,7 @@ def parse_offsets(name: str, value: str, *, ending: bool = False) -> int | Offse
 
 
 def parse_times(options: Mapping[str, str], name: str) -> Offsets | None:
-    """Parses JSON ``{topic: {broker: {queue: milliseconds}}}``."""
+    """Parses JSON ``{topic: {broker: {queue: milliseconds}}}``; returns None if the option is not set."""
     value = text(options, name)
     if value is None:
         return None
@@ -234,8 +235,10 @@ def parse_times(options: Mapping[str, str], name: str) -> Offsets | None:
 
 
 def parse_assigned(value: str) -> tuple[tuple[str, str, int], ...]:
-    """Parses ``{topic: {broker: [queues]}}``, or ``{topic: [queues]}`` for these queues of every broker (broker
-    empty)."""
+    """Parses JSON ``{topic: {broker: [queues]}}``, or ``{topic: [queues]}`` for the same queues of every broker.
+
+    Returns topic, broker and queue number of each queue. The broker is empty if it was not given.
+    """
     accepted = 'JSON such as {"topic": {"broker-a": [0, 1]}} or {"topic": [0, 1]} is accepted'
     found: set[tuple[str, str, int]] = set()
     try:
@@ -265,7 +268,8 @@ _DELAY_UNIT_MS: Final = {
 
 
 def _trigger_delay_ms(options: Mapping[str, str]) -> int:
-    """``maxTriggerDelay`` in the form of Spark's Kafka reader (``15m``), or ``maxTriggerDelayMs``."""
+    """Returns ``maxTriggerDelay``, which has the form of Spark's Kafka reader (``15m``), or else
+    ``maxTriggerDelayMs``."""
     value = text(options, "maxTriggerDelay")
     if value is None:
         return _int(options, "maxTriggerDelayMs", 900_000, 1, 86_400_000)
@@ -291,7 +295,7 @@ class TlsFiles:
     check_host: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Creates the context. Raises ``ConfigError`` when the files cannot be used."""
+        """Creates a TLS context. Raises ``ConfigError`` if the files cannot be used."""
         return client_context(
             trusted=Path(self.trusted) if self.trusted else None,
             certificate=Path(self.certificate) if self.certificate else None,
@@ -303,7 +307,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Everything a connection needs. Hashable, because it is part of the key of pooled connections."""
+    """Everything that a connection needs. Hashable, because it is part of the key of pooled connections."""
 
     name_servers: str
     credentials: Credentials | None = None
@@ -311,12 +315,12 @@ class Access:
 
 
 def name_servers(options: Mapping[str, str]) -> str:
-    """The addresses of the name servers, as given."""
+    """Returns the addresses of the name servers as they were given. Raises ``ConfigError`` if there are none."""
     return required(options, "namesrvAddr", "nameServer")
 
 
 def access(options: Mapping[str, str]) -> Access:
-    """Returns name servers, keys and TLS files from the options."""
+    """Returns the name servers, keys and TLS files set in the options."""
     key, secret = text(options, "accessKey"), text(options, "secretKey")
     if (key is None) != (secret is None):
         raise ConfigError("options 'accessKey' and 'secretKey' must be set together")
@@ -335,7 +339,7 @@ def access(options: Mapping[str, str]) -> Access:
 
 
 def client_settings(options: Mapping[str, str]) -> ClientSettings:
-    """Returns keys and TLS as keyword arguments: ``Producer(group, name_servers(options),
+    """Returns keys and TLS settings as keyword arguments of a client: ``Producer(group, name_servers(options),
     **client_settings(options))``."""
     found = access(options)
     settings: ClientSettings = {}
@@ -351,7 +355,7 @@ def client_settings(options: Mapping[str, str]) -> ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """All options of the reader of format ``rocketmq``. Pickled to executors with it."""
+    """All options of the reader of format ``rocketmq``. Sent to the executors with the reader."""
 
     access: Access
     topics: tuple[str, ...] = ()
@@ -386,7 +390,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """Raises ``ConfigError`` that names the option and what it accepts."""
+        """Returns the checked options. Raises ``ConfigError`` that names the option and the accepted values."""
         refuse_unknown(options, _SOURCE_OPTIONS)
         topics, pattern, assigned = _which_topics(options)
         _check_kind(options, streaming=streaming)
@@ -440,7 +444,7 @@ class SourceOptions:
 def _which_topics(
     options: Mapping[str, str],
 ) -> tuple[tuple[str, ...], str | None, tuple[tuple[str, str, int], ...]]:
-    """Returns the topics, pattern or queues set in the options."""
+    """Returns the topics, the pattern, or the queues that the options select."""
     named, pattern = _aliased(options, "topic"), _aliased(options, "topicPattern")
     chosen = text(options, "assign")
     if sum(one is not None for one in (named, pattern, chosen)) != 1:
@@ -460,7 +464,7 @@ def _which_topics(
 
 
 def _check_kind(options: Mapping[str, str], *, streaming: bool) -> None:
-    """Rejects options for the other kind of read."""
+    """Rejects options of streaming reads in batch reads, and vice versa."""
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if text(options, name) is not None:
@@ -472,7 +476,8 @@ def _check_kind(options: Mapping[str, str], *, streaming: bool) -> None:
 
 
 def _filters(options: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """Returns tags or an SQL filter that can be parsed."""
+    """Returns the tag filter and the SQL filter, or None for each that is not set. Checks that the SQL can be
+    parsed."""
     tags, sql = text(options, "tags", "subExpression"), text(options, "sql")
     if tags is not None and sql is not None:
         raise ConfigError("options 'tags' and 'sql' exclude each other: a broker takes one kind of filter")

@@ -1,9 +1,9 @@
 """Connections for the pulls of Spark's Python workers, kept between tasks, and the retry rules of all requests.
 
 A worker runs one task at a time and waits for its answers, so it needs no event loop. A plain socket with many pulls
-in flight costs less per answer, and the kernel writes straight into the buffer to decode. All other requests go
-through ``connections.py``. Workers outlive tasks, so connections are pooled by address, access and process (a forked
-worker must not use its parent's sockets).
+in flight costs less per answer, and the kernel writes directly into the buffer from which records are decoded. All
+other requests go through ``connections.py``. Workers outlive tasks, so connections are pooled by address, access and
+process (a forked worker must not use its parent's sockets).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Link:
         return next(self._opaque) & 0x7FFFFFFF
 
     def encode(self, code: int, header: Header, body: bytes, opaque: int) -> bytes:
-        """Encodes a request, and signs it if there are keys."""
+        """Returns the encoded request, signed if there are keys."""
         fields = encode_ext(header)
         if self._credentials is not None:
             fields = sign(fields, body, self._credentials)
@@ -128,7 +128,7 @@ def borrow(address: str, access: Access, *, timeout_s: float, clock: Clock = SYS
 
 
 def _kept(address: str, access: Access, now: float) -> Link | None:
-    """Takes the most recently used idle connection out of the pool."""
+    """Takes the most recently used idle connection out of the pool, or returns None."""
     with _idle_lock:
         _drop_old(now)
         kept = _idle.get((address, access, process_id()))
@@ -136,7 +136,7 @@ def _kept(address: str, access: Access, now: float) -> Link | None:
 
 
 def give_back(link: Link, access: Access, *, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Puts a connection without outstanding answers back into the pool."""
+    """Puts a connection back into the pool. It must have no outstanding answers."""
     with _idle_lock:
         kept = _idle.setdefault((link.address, access, process_id()), [])
         if len(kept) < _KEPT_PER_PEER:
@@ -191,9 +191,9 @@ def _nothing_to_read(link: ssl.SSLSocket) -> bool:
 
 
 def is_passing(error: OrbitError) -> bool:
-    """Returns whether the same request may succeed shortly: during a restart, an overload, a change of master.
+    """Returns whether the same request may succeed shortly, for example after a restart, an overload or a failover.
 
-    Applies the client's own rule, except for errors that waiting does not cure: missing permissions, missing topics
+    Applies the client's rule, except for errors that do not go away by waiting: missing permissions, missing topics
     and malformed requests.
     """
     return is_retriable(error) and not isinstance(error, _LASTING)
@@ -203,8 +203,8 @@ _LASTING: Final = (NoPermission, TopicNotFound, NoRouteError, ServerError)
 
 
 def patiently(what: str, work: Callable[[], T], timeout_s: float, *, clock: Clock = SYSTEM_CLOCK) -> T:
-    """Returns the result of ``work``, retried with pauses for up to ``timeout_s`` while its failure may be
-    temporary."""
+    """Returns the result of ``work``. While it fails with a possibly temporary error, it is retried with pauses for
+    up to ``timeout_s``. ``what`` names it in the log."""
     deadline = clock.monotonic() + timeout_s
     attempt = 0
     while True:
@@ -220,5 +220,5 @@ def patiently(what: str, work: Callable[[], T], timeout_s: float, *, clock: Cloc
 
 
 def pause(attempt: int) -> None:
-    """Waits before another attempt, longer each time."""
+    """Waits before the next attempt, longer after each."""
     Event().wait(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])

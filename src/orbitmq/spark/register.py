@@ -11,10 +11,10 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Registers ``rocketmq`` and ``rocketmq-store`` with a session and returns it.
+    """Registers ``rocketmq`` and ``rocketmq-store`` with a session and returns the session.
 
-    Needed only where Spark does not find them on its own. It searches once, at the first use of any Python data
-    source, and gives up silently if some other package's source cannot be imported.
+    Needed only if Spark does not find the formats automatically. It searches once, at the first use of any Python
+    data source, and gives up silently if another package's source cannot be imported.
     """
     from orbitmq.spark.source.topic_source import RocketmqSource
     from orbitmq.spark.store.store_source import RocketmqStoreSource

@@ -1,7 +1,7 @@
-"""Names and types of the columns of a topic or store in Spark, shared by all readers.
+"""The names and types of the columns of a topic or store in Spark, shared by all readers.
 
-A user may select fewer columns (``.schema("topic string, body binary")``). Spark does not prune columns of Python
-sources, so this is the only way to skip decoding.
+A user may select fewer columns (``.schema("topic string, body binary")``). Spark does not prune the columns of Python
+sources, so this is the only way to avoid decoding them.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ SCHEMA_DDL: Final = ", ".join(f"{name} {ddl}" for name, (ddl, _) in _TYPES.items
 
 
 def arrow_schema(columns: Iterable[str] = COLUMNS) -> pa.Schema:
-    """The schema of batches with these columns. Spark compares it with its own, type by type."""
+    """Returns the schema of batches with these columns. Spark compares it with its own, type by type."""
     return pa.schema([pa.field(name, _TYPES[name][1]) for name in columns])
 
 
 def selected_columns(schema: StructType) -> Sequence[str]:
-    """Returns the columns of a user's schema. Raises ``ConfigError`` for a column or type that the reader does not
-    have."""
+    """Returns the column names of a user's schema. Raises ``ConfigError`` for a column or type that the reader does
+    not support."""
     for field in schema.fields:
         known = _TYPES.get(field.name)
         if known is None:

@@ -16,7 +16,7 @@ def leave_modules_uncollected() -> None:
 
     Spark's workers run a full collection after each task, which visits every object of PySpark, Arrow, numpy and this
     package. That took 22 % of the CPU of workers that read a raw store of a million messages in eight tasks. In other
-    processes (tests, a notebook) this does nothing, because their collector is not ours to change.
+    processes (tests, a notebook) this does nothing, because it must not change their garbage collection.
     """
     global _done
     if not _done and TaskContext.get() is not None:

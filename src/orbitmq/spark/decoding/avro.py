@@ -1,4 +1,4 @@
-"""Decodes Avro bodies into Arrow columns with ``fastavro``. An unreadable body becomes null, with its error in a
+"""Decodes Avro bodies into Arrow columns with ``fastavro``. An unreadable body becomes null, and its error is in a
 second column."""
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ _WIDENED: Final = (
 
 
 class AvroDecoder:
-    """Reads data written with one schema. Raises ``SpecError`` for a schema that cannot be expressed as Spark
-    columns."""
+    """Decodes data written with one schema. Raises ``SpecError`` for a schema that Spark columns cannot express."""
 
     def __init__(self, schema: str, framing: str = "none") -> None:
         try:
@@ -161,7 +160,7 @@ class AvroDecoder:
         return value
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
-        """Returns values and errors; in each row one of the two is null."""
+        """Returns a column of values and a column of errors. In each row exactly one of them is null."""
         values: list[Any] = []
         errors: list[str | None] = []
         for body in bodies:

@@ -80,7 +80,7 @@ def decode(
 
 
 class Writers:
-    """Cache of the schemas that bodies were written with. Each is requested once."""
+    """A cache of the schemas with which bodies were written. Each schema is requested once."""
 
     def __init__(self, registry: Registry, make: Callable[[RegisteredSchema], Any]) -> None:
         self._registry = registry
@@ -90,7 +90,8 @@ class Writers:
         """Problems of the current batch. Not kept, because a missing schema may be registered later."""
 
     def learn(self, bodies: Iterable[bytes | None]) -> None:
-        """Fetches the schemas of some bodies. Raises ``RegistryUnavailable``, which is not a fault of the bodies."""
+        """Fetches the schemas that some bodies name. Raises ``RegistryUnavailable`` if that fails for reasons
+        unrelated to the bodies."""
         self._problems = {}
         heads = {body[:_HEADER_BYTES] for body in bodies if body is not None and body[:1] == b"\0"}
         for head in heads:
@@ -103,7 +104,7 @@ class Writers:
                 self._problems[schema_id] = str(error)
 
     def of(self, body: bytes) -> Any:
-        """Returns the object made from a body's schema. Raises ``ValueError`` when there is none."""
+        """Returns the object created from the schema that a body names. Raises ``ValueError`` if there is none."""
         if len(body) < _HEADER_BYTES or body[0] != 0:
             raise ValueError(_MISSING)
         schema_id = int.from_bytes(body[1:_HEADER_BYTES], "big")
@@ -113,7 +114,7 @@ class Writers:
 
 
 class RegistryAvro(AvroDecoder):
-    """Reads data of any registered schema as if it had been written with one of them."""
+    """Decodes data written with any registered schema, and converts it to one of them."""
 
     def __init__(self, registry: Registry, schema: RegisteredSchema) -> None:
         super().__init__(inlined(registry, schema))
@@ -135,14 +136,14 @@ class RegistryAvro(AvroDecoder):
         return value
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
-        """Like any Avro decoder. Raises ``RegistryUnavailable``."""
+        """Returns values and errors like any Avro decoder. Raises ``RegistryUnavailable``."""
         listed = list(bodies)
         self._writers.learn(listed)
         return super().decode(listed)
 
 
 class RegistryProtobuf(ProtobufDecoder):
-    """Reads one message type, in any version of its schema."""
+    """Decodes one message type, written with any version of its schema."""
 
     def __init__(self, registry: Registry, schema: RegisteredSchema, message: str) -> None:
         files = descriptor_set(registry, schema)
@@ -168,14 +169,15 @@ class RegistryProtobuf(ProtobufDecoder):
         return super()._parsed(body[start:])
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
-        """Like any Protobuf decoder. Raises ``RegistryUnavailable``."""
+        """Returns values and errors like any Protobuf decoder. Raises ``RegistryUnavailable``."""
         listed = list(bodies)
         self._writers.learn(listed)
         return super().decode(listed)
 
 
 def message_indexes(body: bytes) -> tuple[tuple[int, ...], int]:
-    """Returns which message of its schema a Protobuf body is, and where the message begins. Raises ``ValueError``.
+    """Returns the index path of a Protobuf body's message within its schema, and where the message begins in the
+    body. Raises ``ValueError``.
 
     After the header comes the number of indexes and then the indexes, as zigzag varints. A single zero means the
     first message.
@@ -252,7 +254,8 @@ _Key = tuple[RegistryAccess, RegisteredSchema, str]
 def _decoder(
     access: RegistryAccess, schema: RegisteredSchema, message: str
 ) -> RegistryAvro | RegistryProtobuf:
-    """Created once in each Python worker, which Spark keeps from batch to batch."""
+    """Returns the decoder of a schema. It is created once in each Python worker, which Spark keeps from batch to
+    batch."""
     registry = registry_of(access)
     if schema.form == "AVRO":
         return RegistryAvro(registry, schema)

@@ -1,5 +1,5 @@
-"""Decodes Debezium's change events: envelopes and flattened records, in JSON with or without schemas in the messages,
-or in Avro with the schemas of a registry.
+"""Decodes Debezium's change events. They may be envelopes or flattened records, either in JSON, with or without
+schemas in the messages, or in Avro with the schemas of a registry.
 
 An event becomes an operation, a position in the order of the source, and a row of the requested columns. Messages
 that do not change a row (heartbeats, transaction and schema messages, logical messages) are skipped.
@@ -44,7 +44,7 @@ _OUTPUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ChangeForm:
-    """How to read events."""
+    """The options for reading change events."""
 
     table: str = ""
     """Only events of this table (``table``, ``schema.table`` or ``database.schema.table``); empty means all
@@ -79,7 +79,8 @@ class ChangeDecoder:
         self.arrow_type = pa.struct([pa.field("row", pa.struct(list(columns))), *output])
 
     def decode(self, bodies: Sequence[bytes | None], keys: Sequence[str | None]) -> tuple[pa.Array, pa.Array]:
-        """Returns rows and errors. Both are null where a message is not a change. Raises ``RegistryUnavailable``."""
+        """Returns a row or an error for each message, and neither for messages that are not changes. Raises
+        ``RegistryUnavailable``."""
         if self._avro is not None:
             self._avro.learn(bodies)
         rows: list[dict[str, Any] | None] = []
@@ -222,7 +223,7 @@ def _payload(document: Any) -> tuple[Any, Node]:
 
 
 def _below(schema: Node, name: str) -> Node:
-    """Returns the schema of a field of a struct."""
+    """Returns the schema of a struct's field."""
     return next((one for one in (schema or {}).get("fields") or () if one.get("field") == name), None)
 
 
@@ -231,13 +232,14 @@ def _nodes(schema: Node) -> dict[str, Node]:
 
 
 def _row_of(side: Any) -> dict[str, Any]:
-    """MongoDB sends documents as JSON text."""
+    """Returns the fields of ``before`` or ``after``; empty for null. MongoDB's connector sends documents as JSON
+    text."""
     found = json_value(side) if isinstance(side, str) else side
     return found if isinstance(found, dict) else {}
 
 
 def _key_row(key: str | None) -> tuple[dict[str, Any], dict[str, Node]]:
-    """Returns the fields of a message key; empty if it is not one of Debezium's."""
+    """Returns the fields of a message key and their schemas; both are empty if the key is not one of Debezium's."""
     try:
         payload, schema = _payload(json_value(key)) if key else (None, None)
     except ValueError:
@@ -248,7 +250,11 @@ def _key_row(key: str | None) -> tuple[dict[str, Any], dict[str, Node]]:
 def _with_key(
     row: Mapping[str, Any], nodes: Mapping[str, Node], key: str | None
 ) -> tuple[dict[str, Any], dict[str, Node]]:
-    """Returns what is known of a deleted row. ``before`` may be null, or hold nulls outside of the key."""
+    """Returns the known fields of a deleted row and their schemas. The key is needed because ``before`` may be null,
+    or contain nulls outside of the key.
+
+    Raises ``BadValue`` if both are missing.
+    """
     fields, described = _key_row(key)
     if not row and not fields:
         raise BadValue("the delete names no row: before is null and the message has no key")
@@ -267,12 +273,12 @@ def _microseconds(source: Mapping[str, Any]) -> int | None:
 
 
 def position_of(source: Mapping[str, Any], transaction: Any) -> str | None:
-    """Returns the position of an event in its source, as text that sorts in event order, or None if the source has
-    none.
+    """Returns the position of an event in its source, as text that sorts in event order, or None if the source has no
+    position.
 
-    PostgreSQL: the second number of ``sequence``, which incremental snapshots also have, else ``lsn``. MySQL and
-    MariaDB: file, position and row. SQL Server, Db2: commit and change LSN. Oracle: SCN of the commit. MongoDB: time
-    and ordinal.
+    For PostgreSQL, it is the second number of ``sequence``, which incremental snapshots also have, or else ``lsn``.
+    For MySQL and MariaDB, it is the file, position and row; for SQL Server and Db2, the commit and change LSN; for
+    Oracle, the SCN of the commit; for MongoDB, the time and ordinal.
     """
     place = _sequence(source.get("sequence")) or _padded(source.get("lsn"))
     if place is None and source.get("file") and source.get("pos") is not None:

@@ -1,8 +1,8 @@
 """Reads Debezium's events in Avro, with Confluent's header and the schemas of a registry.
 
-The converters of registries translate Connect's schemas to Avro and keep their names and parameters
-(``connect.name``, ``connect.parameters``). So an event is translated back into the form it has in JSON with schemas,
-and ``debezium.py`` reads both.
+The registries' converters translate Connect's schemas to Avro and keep Connect's names and parameters
+(``connect.name``, ``connect.parameters``). So an event can be translated back to the form it has in JSON with
+schemas, and ``debezium.py`` reads both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOGICAL: Final[Mapping[str, str]] = {
 
 
 class _Writer(NamedTuple):
-    """A schema that events were written with."""
+    """A schema with which events were written."""
 
     avro: Any
     """For fastavro, without logical types: values stay as they are in the message."""
@@ -51,18 +51,18 @@ class _Writer(NamedTuple):
 
 
 class AvroEvents:
-    """Reads event bodies. Schemas are requested once per process."""
+    """Reads bodies of events. Schemas are requested once per process."""
 
     def __init__(self, access: RegistryAccess) -> None:
         registry = registry_of(access)
         self._writers = Writers(registry, lambda schema: _writer(registry, schema))
 
     def learn(self, bodies: Iterable[bytes | None]) -> None:
-        """Fetches the schemas of some bodies. Raises ``RegistryUnavailable``."""
+        """Fetches the schemas that some bodies name. Raises ``RegistryUnavailable``."""
         self._writers.learn(bodies)
 
     def read(self, body: bytes) -> tuple[Any, Node]:
-        """Returns an event as parsed JSON, and its schema. Raises ``ValueError``."""
+        """Returns an event as parsed JSON, and its schema. Raises ``ValueError`` for an unreadable body."""
         import fastavro
 
         writer: _Writer = self._writers.of(body)
@@ -106,7 +106,7 @@ def _plain(tree: Any) -> Any:
 
 
 def _node(tree: Any, space: str, named: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Returns the schema of Connect that an Avro schema was made from."""
+    """Returns the Connect schema from which an Avro schema was generated."""
     if isinstance(tree, list):
         several = [one for one in tree if one != "null"]
         return _node(several[0], space, named) if len(several) == 1 else {}

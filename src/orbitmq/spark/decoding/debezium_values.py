@@ -1,7 +1,7 @@
 """Converts values of Debezium's JSON to Arrow types.
 
-If messages include schemas, every value names its meaning (``io.debezium.time.MicroTimestamp``, Connect's
-``Decimal``). Otherwise the column's own type and the step's options decide, and an ambiguous value is rejected.
+If messages include schemas, the schema names the meaning of each value (``io.debezium.time.MicroTimestamp``,
+Connect's ``Decimal``). Otherwise the column's type and the step's options decide, and an ambiguous value is rejected.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ _WORDS: Final[Mapping[str, float]] = {
 
 
 class BadValue(ValueError):
-    """A value that does not fit its column's type. The text says why and what to do."""
+    """A value that does not fit its column's type. The text gives the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read values that have no schema."""
+    """The options for reading values that have no schema."""
 
     units: Mapping[str, str] = field(default_factory=dict)
     """Unit of integers in time columns: s, ms, us, ns or days."""
@@ -84,7 +84,7 @@ def json_value(text: bytes | str) -> Any:
 
 
 def is_unavailable(value: Any, placeholder: str) -> bool:
-    """Returns whether a value is the placeholder for one that did not change and was not sent."""
+    """Returns whether a value is only the placeholder that Debezium sends for an unchanged value."""
     raw = placeholder.encode()
     if isinstance(value, str):
         return value in (placeholder, base64.b64encode(raw).decode(), raw.hex())
@@ -94,7 +94,7 @@ def is_unavailable(value: Any, placeholder: str) -> bool:
 
 
 def converter(kind: pa.DataType, unit: str, reading: Reading) -> Convert:
-    """Returns a function of a JSON value and its schema that raises ``BadValue``."""
+    """Returns a function that converts a JSON value, given with its schema, to this type. It raises ``BadValue``."""
     types = pa.types
     if types.is_boolean(kind):
         return _boolean
@@ -274,7 +274,7 @@ def _bytes(value: Any, form: str) -> bytes:
 
 
 def _date(value: Any, node: Node) -> int:
-    """Days since 1970."""
+    """Returns a date as days since 1970-01-01."""
     if isinstance(value, str):
         try:
             days = date.fromisoformat(value.removesuffix("Z")[:10]).toordinal() - date(1970, 1, 1).toordinal()
@@ -293,7 +293,7 @@ def _date(value: Any, node: Node) -> int:
 
 
 def _moment(value: Any, node: Node, unit: str, *, zoned: bool) -> int:
-    """Microseconds since 1970."""
+    """Returns a time as microseconds since 1970-01-01."""
     if isinstance(value, str):
         try:
             found = datetime.fromisoformat(value)
@@ -315,7 +315,7 @@ def _moment(value: Any, node: Node, unit: str, *, zoned: bool) -> int:
 
 
 def _time_us(value: Any, node: Node, unit: str) -> int:
-    """Microseconds since midnight."""
+    """Returns a time of day as microseconds since midnight."""
     if isinstance(value, str):
         try:
             found = datetime.fromisoformat(f"1970-01-01T{value}")
@@ -385,7 +385,8 @@ def _nested(kind: pa.DataType, unit: str, reading: Reading) -> Convert:
 
 
 def _decoded(value: Any, kind: type) -> Any:
-    """JSON columns, and hstore by default, contain JSON text."""
+    """Returns a list or dict, which may be given as JSON text, as in JSON columns and by default in hstore
+    columns."""
     if isinstance(value, str):
         try:
             value = json_value(value)

@@ -1,7 +1,7 @@
 """Converts JSON Schema to Spark columns.
 
 A value without a Spark type (a free-form object, a union, a list of mixed types) becomes a string with its JSON text,
-like in Spark's ``from_json``.
+as in Spark's ``from_json``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _DEPTH_MAX: Final = 64
 
 
 def columns_of(text: str) -> str:
-    """Returns the columns as in CREATE TABLE. Raises ``SpecError`` unless the schema is an object with properties."""
+    """Returns the schema's columns in the syntax of CREATE TABLE. Raises ``SpecError`` unless it is an object with
+    properties."""
     try:
         root = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -36,7 +37,7 @@ def _quoted(name: str) -> str:
 
 
 def _resolved(root: Any, node: Any, above: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-    """Resolves a reference. A schema that contains itself ends in an empty schema, which accepts anything."""
+    """Resolves a reference. Where a schema contains itself, it becomes an empty schema, which accepts anything."""
     while isinstance(node, dict) and isinstance(node.get("$ref"), str):
         reference = node["$ref"]
         if reference in above or not reference.startswith("#"):

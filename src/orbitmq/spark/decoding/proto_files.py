@@ -1,7 +1,7 @@
-"""Converts Protobuf schemas of a registry to descriptor sets.
+"""Converts a registry's Protobuf schemas to descriptor sets.
 
-A registry stores .proto files. Most also return them compiled (``format=serialized``). For the others, the compiler
-of the package grpcio-tools is used if it is installed.
+A registry stores .proto files. Most registries can also return them compiled (``format=serialized``). For the others,
+the compiler of the package grpcio-tools is used if it is installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _WELL_KNOWN: Final = "google/protobuf/"
 
 
 def descriptor_set(registry: Registry, schema: RegisteredSchema) -> bytes:
-    """Returns the schema and everything it imports, imports first; the last file is the schema itself.
+    """Returns the descriptors of a schema and everything it imports, imports first, so the schema itself is the last
+    file.
 
     Raises ``RegistryError``, and ``SpecError`` for a schema that is not Protobuf.
     """
@@ -50,7 +51,7 @@ def descriptor_set(registry: Registry, schema: RegisteredSchema) -> bytes:
 
 
 def _collect(registry: Registry, schema: RegisteredSchema, into: dict[str, RegisteredSchema]) -> None:
-    """Collects a schema's imports in dependency order."""
+    """Adds a schema's imports to ``into`` in dependency order."""
     for name, subject, version in schema.references:
         if name in into:
             continue
@@ -62,7 +63,7 @@ def _collect(registry: Registry, schema: RegisteredSchema, into: dict[str, Regis
 
 
 def _compiled(registry: Registry, schema: RegisteredSchema, name: str) -> Any:
-    """Returns the file as compiled by the registry; None when it only has the text."""
+    """Returns the file as compiled by the registry, or None if the registry only has its text."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
 
@@ -116,7 +117,7 @@ def _by_compiler(sources: dict[str, RegisteredSchema]) -> bytes:
 
 
 def message_at(files: bytes, path: Sequence[int]) -> str:
-    """Returns the full name of the message at this index path of the schema itself. Raises ``IndexError``."""
+    """Returns the full name of the message at an index path within the schema's own file. Raises ``IndexError``."""
     from google.protobuf import descriptor_pb2
 
     parsed = descriptor_pb2.FileDescriptorSet.FromString(files)

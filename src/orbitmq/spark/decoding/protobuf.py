@@ -1,4 +1,4 @@
-"""Decodes Protobuf bodies into Arrow columns, field by field, with a descriptor set. Unreadable bodies become
+"""Decodes Protobuf bodies into Arrow columns, field by field, with a descriptor set. An unreadable body becomes
 null."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Build = Callable[[Sequence[Any]], pa.Array]
 
 
 class ProtobufDecoder:
-    """Reads one message type. Raises ``SpecError`` for an unusable descriptor set or name."""
+    """Decodes one message type. Raises ``SpecError`` for an unusable descriptor set or message name."""
 
     def __init__(self, descriptor_set: bytes, message: str) -> None:
         try:
@@ -145,7 +145,7 @@ class ProtobufDecoder:
         return message
 
     def decode(self, bodies: Iterable[bytes | None]) -> tuple[pa.Array, pa.Array]:
-        """Returns values and errors; in each row one of the two is null."""
+        """Returns a column of values and a column of errors. In each row exactly one of them is null."""
         rows: list[Any] = []
         errors: list[str | None] = []
         for body in bodies:

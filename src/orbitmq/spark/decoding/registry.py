@@ -1,8 +1,9 @@
-"""Fetches schemas from a registry with Confluent's HTTP interface (also Karapace, Apicurio and Redpanda).
+"""Fetches schemas from a registry with Confluent's HTTP interface, such as Confluent's, Karapace, Apicurio or
+Redpanda.
 
 The schema of an id never changes, so schemas are cached for the life of the process. The latest version of a subject
-is requested every time. An unavailable registry fails the job, never a message: ``RegistryUnavailable`` stops a task,
-while ``SchemaNotFound`` belongs to the body that names the schema.
+is requested every time. An unavailable registry fails the job but never a message: ``RegistryUnavailable`` stops a
+task, while ``SchemaNotFound`` is an error of the body that names the schema.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _NOT_FOUND: Final = 404
 
 
 class RegistryError(OrbitError):
-    """The registry refused, or its answer is unusable."""
+    """The registry refused the request, or its answer is unusable."""
 
 
 class RegistryUnavailable(RegistryError):
@@ -97,7 +98,7 @@ class RegistryAccess:
         )
 
     def headers(self) -> dict[str, str]:
-        """Headers of every request."""
+        """Returns the headers that every request needs."""
         found = {"Accept": _ACCEPT}
         if self.token:
             found["Authorization"] = f"Bearer {self.token}"
@@ -123,7 +124,7 @@ class RegisteredSchema:
 
 
 class Registry:
-    """Client of one registry. May be used from any thread."""
+    """A client of one registry. It may be used from any thread."""
 
     def __init__(self, access: RegistryAccess, pauses_s: Sequence[float] = PAUSES_S) -> None:
         self.access = access
@@ -133,7 +134,7 @@ class Registry:
         self._context: ssl.SSLContext | None = None
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
-        """Returns the schema with that id. Raises ``SchemaNotFound``, ``RegistryUnavailable``, ``RegistryError``."""
+        """Returns the schema with an id. Raises ``SchemaNotFound``, ``RegistryUnavailable`` or ``RegistryError``."""
         return _schema(self._once(f"/schemas/ids/{schema_id}"), schema_id=schema_id)
 
     def latest(self, subject: str) -> RegisteredSchema:
@@ -152,7 +153,7 @@ class Registry:
         return [self.version(subject, version) for version in sorted(versions)]
 
     def serialized(self, schema: RegisteredSchema) -> str:
-        """Returns a Protobuf schema as compiled by the registry (base64), or its text where the registry does not
+        """Returns a Protobuf schema as compiled by the registry (base64), or its text if the registry does not
         compile."""
         if schema.subject and schema.version:
             path = f"/subjects/{_quoted(schema.subject)}/versions/{schema.version}"
@@ -207,7 +208,8 @@ class Registry:
 
 @functools.lru_cache(_REGISTRIES_MAX)
 def registry_of(access: RegistryAccess) -> Registry:
-    """Returns this process's registry. Spark keeps its workers, so each schema is requested once per worker."""
+    """Returns this process's client of a registry. Spark keeps its workers, so each schema is requested once per
+    worker."""
     return Registry(access)
 
 

@@ -1,7 +1,7 @@
-"""Many requests in flight on one blocking connection, for half messages and their ends.
+"""Sends many requests at once on one blocking connection, to store half messages and to commit or roll them back.
 
-Both cost a request per row, so the cost of a request decides the rate of the transactional sink. A coroutine per
-request takes ten times as much CPU as the request itself.
+Each of these needs a request per row, so the cost of a request determines the rate of the transactional sink. A
+coroutine per request takes ten times as much CPU as the request itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class Ask(NamedTuple):
-    """A request for the broker at an address."""
+    """A request to the broker at an address."""
 
     address: str
     code: int
@@ -39,9 +39,10 @@ class Ask(NamedTuple):
 
 
 def ask_brokers(asks: Sequence[Ask], access: Access, timeout_s: float) -> list[Frame | OrbitError]:
-    """Returns the response to each request, or why there is none. Brokers work at the same time.
+    """Returns the response to each request, or the error that prevented it. Requests to different brokers run
+    concurrently.
 
-    A request without a response may have been executed.
+    A request without a response may still have been executed.
     """
     by_address: dict[str, list[int]] = defaultdict(list)
     for number, one in enumerate(asks):
@@ -86,8 +87,8 @@ def _exchange(
     timeout_s: float,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Fills in the responses. Raises ``ConnectionLostError`` or, when nothing arrives in time,
-    ``RequestTimeoutError``."""
+    """Sends the requests and fills in the responses. Raises ``ConnectionLostError``, or ``RequestTimeoutError`` if
+    nothing arrives in time."""
     decoder = FrameDecoder()
     buffer = memoryview(bytearray(_READ_BYTES))
     numbers: dict[int, int] = {}

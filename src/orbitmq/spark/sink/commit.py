@@ -60,12 +60,12 @@ _PART: Final = 10_000
 
 
 def batch_mark(query: str, batch: int) -> str:
-    """Returns the value of ``BATCH_PROPERTY``."""
+    """Returns the value of ``BATCH_PROPERTY`` for a micro-batch."""
     return f"{query}/{batch}"
 
 
 class Committer(SinkClient):
-    """Commits or rolls back half messages for a driver, and answers brokers that check them."""
+    """Commits or rolls back half messages on the driver, and answers brokers that check their outcome."""
 
     def __init__(
         self, group: str, access: Access, options: ProducerOptions, settings: ClientSettings
@@ -106,11 +106,11 @@ class Committer(SinkClient):
         return TransactionState.ROLLBACK if over else TransactionState.UNKNOWN
 
     def note_over(self, query: str, batch: int) -> None:
-        """From now on, checks of half messages of this or earlier micro-batches are answered with a rollback."""
+        """Answers checks of half messages of this and earlier micro-batches with a rollback from now on."""
         self._over[query] = max(batch, self._over.get(query, -1))
 
     def greet(self, topics: Iterable[str]) -> None:
-        """Registers with the brokers of some topics, so that they know which client to check with."""
+        """Registers with the brokers of some topics, so that they know the client to send checks to."""
 
         async def known() -> None:
             for topic in topics:
@@ -129,7 +129,7 @@ class Committer(SinkClient):
             return self._reader
 
     def ends(self, halves: Sequence[Half]) -> dict[MessageQueue, int]:
-        """Returns the current end of the queues of some half messages. Raises ``OrbitError``."""
+        """Returns the current end offset of the queues of some half messages. Raises ``OrbitError``."""
         queues = sorted({(half.topic, half.broker, half.queue_id) for half in halves})
         pulls = self._pulls()
         found = {}
@@ -139,7 +139,8 @@ class Committer(SinkClient):
         return found
 
     def committed(self, starts: Mapping[MessageQueue, int], keys: frozenset[str]) -> Counter[str]:
-        """Counts how often each of the keys occurs in the queues after some start offsets. Raises ``OrbitError``."""
+        """Counts how often each of the keys occurs in the queues from their start offsets on. Raises
+        ``OrbitError``."""
         pulls = self._pulls()
         found: Counter[str] = Counter()
         for queue, start in starts.items():
@@ -157,10 +158,10 @@ class Committer(SinkClient):
     def finish(
         self, decision: Decision, timeout_s: float, *, resumed: bool, clock: Clock = SYSTEM_CLOCK
     ) -> int:
-        """Commits every half message of a decision once; returns how many were committed by this call.
+        """Commits every half message of a decision once. Returns the number that this call committed.
 
-        ``resumed`` means that another driver may have started. Raises ``RequestTimeoutError`` when brokers do not
-        answer in time; the same decision can be finished later.
+        Set ``resumed`` if another driver may have started the commits. Raises ``RequestTimeoutError`` if brokers do
+        not answer in time; the same decision can then be finished later.
         """
         deadline = clock.monotonic() + timeout_s
         missing: Sequence[Half] = decision.halves
@@ -203,7 +204,7 @@ class Committer(SinkClient):
 
 
 def roll_back(client: SinkClient, halves: Sequence[Half]) -> None:
-    """Rolls back half messages. Brokers that do not receive this drop them later."""
+    """Rolls back half messages. A broker that does not receive this discards them later."""
     try:
         failed = end_all(client, halves, TransactionState.ROLLBACK)
     except OrbitError as error:
@@ -215,8 +216,10 @@ def roll_back(client: SinkClient, halves: Sequence[Half]) -> None:
 def end_all(
     client: SinkClient, halves: Sequence[Half], state: TransactionState
 ) -> list[tuple[Half, OrbitError]]:
-    """Commits or rolls back; returns the half messages that failed. Rows with a chosen queue are committed one at a
-    time, in order, up to the first that fails."""
+    """Commits or rolls back half messages, and returns those that failed, each with its error.
+
+    Rows with a chosen queue are committed one at a time, in order, up to the first that fails.
+    """
     ends = _Ends(client, state)
     lanes: dict[MessageQueue, list[Half]] = defaultdict(list)
     free: list[Half] = []
@@ -246,7 +249,7 @@ def end_all(
 
 
 class _Ends:
-    """Sends the ends of half messages. Passes over a broker that did not answer."""
+    """Sends commits or rollbacks of half messages. Once a broker has not answered, nothing more is sent to it."""
 
     def __init__(self, client: SinkClient, state: TransactionState) -> None:
         self._client = client
@@ -255,7 +258,7 @@ class _Ends:
         self.failed: list[tuple[Half, OrbitError]] = []
 
     def send(self, halves: Sequence[Half]) -> list[tuple[Half, OrbitError]]:
-        """Returns the half messages that failed, and notes them."""
+        """Sends the requests and returns the half messages that failed, which are also added to ``failed``."""
         failed: list[tuple[Half, OrbitError]] = []
         sent: list[Half] = []
         asks: list[Ask] = []

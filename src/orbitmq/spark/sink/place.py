@@ -36,7 +36,7 @@ class RowSender:
         batch_bytes: int,
         half: bytes = b"",
     ) -> None:
-        """If ``half`` is set, rows become half messages with these properties."""
+        """``half`` are properties for half messages. If they are set, rows are stored as half messages."""
         self._half = half
         self._client = client
         self._session = session
@@ -46,7 +46,7 @@ class RowSender:
         self._turn = 0
 
     def send(self, rows: EncodedRows) -> None:
-        """Sends some rows; may wait until the session has room."""
+        """Sends some rows. May wait until the session has room."""
         if not len(rows):
             return
         alone = self._alone(rows)
@@ -65,7 +65,7 @@ class RowSender:
                         self._send_batches(topic, rows if whole else rows.take(part), queue)
 
     def _alone(self, rows: EncodedRows) -> npt.NDArray[np.bool_]:
-        """Rows that cannot be in a batch: delayed ones, and those longer than a request should be."""
+        """Returns which rows cannot be in a batch: delayed ones, and those that exceed the size of a batch."""
         alone = rows.entry_sizes > self._batch_bytes
         level, due = rows.columns.get("delay_level"), rows.columns.get("deliver_at")
         levels = np.zeros(len(rows), np.int64) if level is None else np.asarray(level.fill_null(0))
@@ -108,7 +108,7 @@ class RowSender:
     def _by_queue(
         self, rows: EncodedRows, topic: str, chosen: Indices
     ) -> Iterator[tuple[MessageQueue | None, Indices]]:
-        """Groups rows by queue, in order; None for those that may go to any queue."""
+        """Yields the rows of each queue, in their order. The queue is None for rows that may go to any queue."""
         placed = next((name for name in ("queue_id", "sharding_key") if name in rows.columns), None)
         if placed is None and self._broker is None and "broker" not in rows.columns:
             yield None, chosen
@@ -123,7 +123,8 @@ class RowSender:
             yield None if target == ANYWHERE else queues[target], chosen[targets == target]
 
     def _by_key(self, keys: pa.Array, queues: Sequence[MessageQueue]) -> npt.NDArray[np.int64]:
-        """Returns the queue that every official client would choose for the key."""
+        """Returns for each row the index of the queue that every official client would choose for its key, or
+        ``ANYWHERE`` if it has no key."""
         allowed = [queue for queue in queues if self._broker in (None, queue.broker_name)]
         if not allowed:
             raise MessageIllegal(f"no queue of {queues[0].topic} is on broker {self._broker}")
@@ -139,7 +140,11 @@ class RowSender:
     def _by_number(
         self, rows: EncodedRows, topic: str, chosen: Indices, queues: Sequence[MessageQueue]
     ) -> npt.NDArray[np.int64]:
-        """Returns the queue with that number, on the named broker or on the only one that has it."""
+        """Returns for each row the index of the queue with its number, on the named broker or on the only one that
+        has it.
+
+        A row with only a broker gets any queue of that broker, and a row with neither gets ``ANYWHERE``.
+        """
         picked = pa.array(chosen)
         numbers, number_codes = _coded(rows, "queue_id", picked)
         brokers, broker_codes = _coded(rows, "broker", picked)
@@ -204,7 +209,10 @@ class RowSender:
 def _find_queues(
     topic: str, queues: Sequence[MessageQueue], number: int | None, broker: str | None, row: int
 ) -> list[int]:
-    """Returns the queues that a row may go to; empty if it may go anywhere."""
+    """Returns the indices of the queues that match a row's queue number and broker; empty if it has neither.
+
+    Raises ``MessageIllegal`` if no queue matches, or if several brokers have the numbered queue.
+    """
     if number is None and broker is None:
         return []
     found = [
@@ -227,7 +235,7 @@ def _find_queues(
 
 
 def _coded(rows: EncodedRows, name: str, picked: pa.Array) -> tuple[list[Any], npt.NDArray[np.int64]]:
-    """Returns a column's distinct values, with None last, and the index of each row's value."""
+    """Returns a column's distinct values, with None last, and for each row the index of its value."""
     column = rows.columns.get(name)
     if column is None:
         return [None], np.zeros(len(picked), np.int64)
@@ -237,7 +245,7 @@ def _coded(rows: EncodedRows, name: str, picked: pa.Array) -> tuple[list[Any], n
 
 
 def _runs(chosen: Indices, single: npt.NDArray[np.bool_]) -> Iterator[Indices]:
-    """Yields runs of consecutive rows that are sent in the same way. Row order is preserved."""
+    """Yields runs of consecutive rows that are sent in the same way, alone or in a batch. Row order is preserved."""
     flags = single[chosen]
     cuts = np.flatnonzero(flags[1:] != flags[:-1]) + 1
     yield from (part for part in np.split(chosen, cuts) if len(part))

@@ -1,14 +1,14 @@
 """``write.format("rocketmq")``: sends the rows of a batch or a stream as messages.
 
-There are two modes: ``dedup``, described here, and ``transactional``, see ``transactional.py``.
+There are two modes: ``dedup``, described here, and ``transactional``, described in ``transactional.py``.
 
-Every attempt of a task gives its rows the same unique keys (column ``msg_id`` of a reader), made from the query and
-the micro-batch, the partition and the row number, or taken from a column. Dropping duplicates of that key turns
-at-least-once into exactly-once. Rows whose order may change when a stage is rerun (after a shuffle of unordered data)
-need the column: ``uniqueKeyColumn``.
+Every attempt of a task gives its rows the same unique keys (column ``msg_id`` of a reader). They are made from the
+query and micro-batch, the partition and the row number, or taken from a column. Dropping duplicates of that key turns
+at-least-once into exactly-once. If the order of rows may change when a stage is rerun (after a shuffle of unordered
+data), the keys must come from a column: ``uniqueKeyColumn``.
 
 The number of rows stored in each queue is logged once per write or micro-batch, and written as JSON to ``reportPath``
-if set.
+if that is set.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ _COLUMNS: Final[Mapping[str, _Kind]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """Everything a task needs. Sent to the executors."""
+    """Everything that a task needs to send its rows. Sent to the executors."""
 
     options: Mapping[str, str]
     group: str
@@ -143,7 +143,7 @@ class SinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class RowsSent(WriterCommitMessage):
-    """The rows stored by one task, by (topic, broker, queue id)."""
+    """The counts of rows stored by one task, by (topic, broker, queue id)."""
 
     partition: int
     attempt: int
@@ -156,7 +156,7 @@ class RowsSent(WriterCommitMessage):
 
 
 def plan_sink(options: Mapping[str, str], schema: StructType, *, streaming: bool) -> SinkPlan:
-    """Checks options and columns. Raises ``ConfigError`` that says what is accepted."""
+    """Returns the plan after checking options and columns. Raises ``ConfigError`` that says what is accepted."""
     refuse_unknown(options, _OPTIONS)
     access(options)
     topic = text(options, "topic", "path")
@@ -194,7 +194,8 @@ def _mode(options: Mapping[str, str]) -> str:
 
 
 def _log_location(options: Mapping[str, str], streaming: bool) -> str:
-    """Returns the log's location. A stream's log is in its checkpoint unless an option overrides it."""
+    """Returns the location of the transaction log. A stream's log is in its checkpoint unless an option overrides
+    it."""
     given, checkpoint = text(options, "transactionLog"), text(options, "checkpointLocation")
     if given is None and checkpoint is None and streaming:
         raise ConfigError(
@@ -205,8 +206,8 @@ def _log_location(options: Mapping[str, str], streaming: bool) -> str:
 
 
 def _group(location: str) -> str:
-    """Returns the group. Queries with half messages have their own, because brokers check with any member of a group
-    and must reach the right driver."""
+    """Returns the producer group. Queries with half messages each have their own group, because a broker sends checks
+    to any member of the group, and they must reach the right driver."""
     if not location:
         return GROUP_DEFAULT
     return f"{GROUP_DEFAULT}-{blake2b(location.encode(), digest_size=6).hexdigest()}"
@@ -267,7 +268,7 @@ def _elements_fit(kind: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TaskOf:
-    """The task that runs in this process. It identifies the rows, whatever the attempt."""
+    """The task that runs in this process. Its values identify the rows, regardless of the attempt."""
 
     query: str
     batch: str
@@ -291,7 +292,8 @@ class TaskOf:
 def send_rows(
     plan: SinkPlan, task: TaskOf, session: SendSession, batches: Iterator[pa.RecordBatch], half: bytes = b""
 ) -> None:
-    """Sends all rows of a task; returns when the brokers have stored them. ``half`` sends them as half messages."""
+    """Sends all rows of a task and returns when the brokers have stored them. With ``half``, they become half
+    messages with these properties."""
     unique: RowKeys | str = plan.unique_column or RowKeys(
         key_prefix(plan.scope or task.query, task.batch, task.partition)
     )
@@ -307,7 +309,7 @@ def send_rows(
 
 
 def send_partition(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsSent:
-    """Sends all rows of a task; returns when the brokers have stored them."""
+    """Sends all rows of a task, waits until the brokers have stored them, and returns their counts by queue."""
     task = TaskOf.current()
     session = SendSession(plan.client(), plan.timeout_s, plan.in_flight_max)
     send_rows(plan, task, session, batches)
@@ -318,7 +320,7 @@ def send_partition(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> RowsSen
 
 
 def summarise(messages: Iterable[RowsSent | None]) -> dict[tuple[str, str, int], QueueTally]:
-    """Sums up all tasks."""
+    """Returns the totals of all tasks by (topic, broker, queue id)."""
     total: dict[tuple[str, str, int], QueueTally] = {}
     for message in messages:
         for key, tally in message.queues.items() if message is not None else ():
@@ -327,7 +329,7 @@ def summarise(messages: Iterable[RowsSent | None]) -> dict[tuple[str, str, int],
 
 
 def report(plan: SinkPlan, messages: Sequence[RowsSent | None], batch_id: int | None, outcome: str) -> None:
-    """Logs how many rows were stored where."""
+    """Logs how many rows each queue stored, and writes the report file if one is configured."""
     total = summarise(messages)
     rows = sum(tally.rows for tally in total.values())
     not_safe = sum(tally.not_safe_rows for tally in total.values())
@@ -368,7 +370,7 @@ def report(plan: SinkPlan, messages: Sequence[RowsSent | None], batch_id: int | 
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One ``df.write``."""
+    """The writer of one ``df.write``."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -384,7 +386,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch of a query."""
+    """The writer of one micro-batch of a query."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -400,5 +402,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def sent_by(messages: Sequence[WriterCommitMessage | None]) -> list[RowsSent | None]:
-    """Returns the tasks' commit messages; None for tasks that failed."""
+    """Returns the tasks' commit messages, with None for each task that failed."""
     return [message if isinstance(message, RowsSent) else None for message in messages]

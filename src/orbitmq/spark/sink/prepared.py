@@ -2,7 +2,7 @@
 
 The log is a directory of the driver, with one folder per query. ``N.parquet`` is the decision to commit micro-batch
 N. It lists every half message, and where the queues ended before the first of them was committed. ``N.done`` says
-that all of them are committed. Files appear atomically.
+that all of them have been committed. Files appear atomically.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Decision:
 
 
 class TransactionLog:
-    """The decisions of all queries that share a directory. Used by the driver only."""
+    """The log of the decisions of all queries that share a directory. Used by the driver only."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -110,7 +110,7 @@ class TransactionLog:
         return sorted((int(found[1]), found[2]) for found in matches if found)
 
     def decided(self) -> dict[str, int]:
-        """Returns the last decided micro-batch of each query. Raises ``ConfigError`` if that cannot be determined."""
+        """Returns each query's last decided micro-batch. Raises ``ConfigError`` if it cannot be determined."""
         try:
             selector = pafs.FileSelector(self._root, allow_not_found=True)
             folders = [
@@ -124,11 +124,11 @@ class TransactionLog:
         return {query: batch for query, batch in found.items() if batch >= 0}
 
     def done(self, query: str) -> int:
-        """Returns the last committed micro-batch, or -1 before the first."""
+        """Returns a query's last completely committed micro-batch, or -1 if there is none."""
         return max((batch for batch, kind in self._names(query) if kind == "done"), default=-1)
 
     def read(self, query: str, batch: int) -> Decision | None:
-        """Returns the decision about a micro-batch; None when there is none, or when it is done."""
+        """Returns the decision about a micro-batch, or None if there is no decision or its commits are complete."""
         path = self._path(query, batch, "parquet")
         if self._filesystem.get_file_info(path).type != pafs.FileType.File:
             return None
@@ -152,7 +152,7 @@ class TransactionLog:
         self._write(self._path(query, batch, "parquet"), sink.getvalue())
 
     def finish(self, query: str, batch: int) -> None:
-        """Records that all half messages of the micro-batch are committed."""
+        """Records that all half messages of the micro-batch have been committed."""
         self._write(self._path(query, batch, "done"), b"")
         for other, kind in self._names(query):
             if (kind == "parquet" and other <= batch) or other <= batch - _DONE_KEPT:

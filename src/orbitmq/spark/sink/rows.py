@@ -1,8 +1,8 @@
 """Encodes rows as bodies of SEND_BATCH_MESSAGE, without creating a Python object per row.
 
 Arrow joins binary columns row by row in C, so the parts of a batch entry (``kernel/layout.py``) are built as columns:
-the fixed head with numpy, the unchanged body, the properties as text pairs. One join gives a binary column whose data
-buffer *is* the body of a request, for any range of rows.
+the fixed head with numpy, the body unchanged, and the properties as pairs of text. One join then returns a binary
+column whose data buffer *is* the body of a request, for any range of rows.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def key_prefix(*parts: object) -> bytes:
 class RowKeys:
     """Unique keys made of a prefix and the row number.
 
-    They have 32 digits like those of other clients. Tools take digits 20 to 27 as the creation time, in milliseconds
-    since the month began; zero makes their searches start with the month.
+    They have 32 digits like those of other clients. Tools read digits 20 to 27 as the creation time, in milliseconds
+    since the start of the month. Here they are zero, so tools search from the start of the month.
     """
 
     def __init__(self, prefix: bytes) -> None:
@@ -59,7 +59,7 @@ class RowKeys:
         self._pair: Final = np.frombuffer(name + prefix + b"0" * 16 + _PAIR_END, np.uint8)
 
     def pairs(self, first_row: int, count: int) -> pa.BinaryArray:
-        """Returns the unique key property of each row, as text."""
+        """Returns the unique key of each row as the text of a property."""
         if first_row + count > _ROWS_MAX:
             raise MessageIllegal(
                 f"a task sends at most {_ROWS_MAX} rows: use more partitions (repartition) or uniqueKeyColumn"
@@ -89,12 +89,12 @@ class EncodedRows:
 
     @property
     def body_sizes(self) -> npt.NDArray[np.int64]:
-        """Bytes of each body."""
+        """The size of each body in bytes."""
         return _lengths(self.bodies)
 
     @property
     def entry_sizes(self) -> npt.NDArray[np.int64]:
-        """Bytes of each row in a batch."""
+        """The size of each row in a batch, in bytes."""
         overhead = BATCH_ENTRY.size + LENGTH_16.size
         return _lengths(self.bodies) + self.text_sizes + overhead
 
@@ -110,7 +110,8 @@ class EncodedRows:
         )
 
     def entries(self) -> tuple[memoryview, npt.NDArray[np.int64]]:
-        """Returns the consecutive batch entries, and where each begins (and the last one ends)."""
+        """Returns consecutive batch entries, and the positions where they begin, followed by the end of the last
+        one."""
         heads = np.zeros((len(self), BATCH_ENTRY.size // 4), ">i4")
         heads[:, 0] = self.entry_sizes
         heads[:, 4] = _lengths(self.bodies)
@@ -122,7 +123,7 @@ class EncodedRows:
         return memoryview(joined.buffers()[2]), _offsets(joined)
 
     def unique_keys(self) -> list[str]:
-        """The unique key of each row."""
+        """Returns the unique key of each row."""
         name = len(Property.UNIQUE_KEY) + len(_NAME_END)
         return [pair[name : -len(_PAIR_END)].decode() for pair in self.texts[-1].to_pylist()]
 
@@ -133,7 +134,8 @@ class EncodedRows:
 
 
 def split_by_size(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Splits the batch into pieces that fit in memory several times over, each with the number of its first row."""
+    """Yields pieces of the batch, each with the number of its first row. A piece is small enough for several copies
+    in memory."""
     count = batch.num_rows
     pieces = min(count, -(-batch.nbytes // PIECE_BYTES)) if count else 0
     for piece in range(pieces):
@@ -144,7 +146,7 @@ def split_by_size(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]
 def encode_rows(
     batch: pa.RecordBatch, first_row: int, unique: RowKeys | str, body_bytes_max: int
 ) -> EncodedRows:
-    """Encodes rows. ``unique`` creates the unique keys, or names the column that contains them.
+    """Returns the encoded rows. ``unique`` creates the unique keys, or names the column that contains them.
 
     Raises ``MessageIllegal`` with the row number for a row that cannot be a message.
     """
@@ -185,7 +187,7 @@ def _binary(column: pa.Array) -> pa.BinaryArray:
 
 
 def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Bytes of each value; 0 for null."""
+    """Returns the size of each value in bytes, 0 for null."""
     lengths: npt.NDArray[np.int64] = np.diff(_offsets(values))
     if values.null_count:
         lengths = np.where(np.asarray(values.is_valid()), lengths, 0)
@@ -200,7 +202,7 @@ def _offsets(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _fixed_width(rows: npt.NDArray[Any]) -> pa.BinaryArray:
-    """Returns a two-dimensional array as a binary column."""
+    """Returns each row of a two-dimensional array as a binary value."""
     count = len(rows)
     width = rows.itemsize * rows.shape[1]
     offsets = np.arange(count + 1, dtype=np.int32) * width
@@ -208,7 +210,7 @@ def _fixed_width(rows: npt.NDArray[Any]) -> pa.BinaryArray:
 
 
 def _pairs(prop: Property, column: pa.Array, first_row: int, name: str) -> pa.BinaryArray:
-    """Returns ``name 0x01 value 0x02`` for each row, or nothing where the value is null or empty."""
+    """Returns ``name 0x01 value 0x02`` for each row, or an empty value if the row's value is null or empty."""
     if pa.types.is_list(column.type):
         column = _joined(column)
     values = _binary(column)
@@ -230,7 +232,7 @@ def _joined(column: pa.Array) -> pa.Array:
 
 
 def _map_text(column: pa.Array, first_row: int, columns: frozenset[str]) -> pa.BinaryArray:
-    """Returns all pairs of a map as one text per row.
+    """Returns all pairs of each row's map as one text.
 
     Names with a meaning in RocketMQ are left out, so that rows read from one topic can be written to another. Keys,
     tags and the sharding key are kept unless they have a column of their own.
@@ -258,6 +260,6 @@ def _map_text(column: pa.Array, first_row: int, columns: frozenset[str]) -> pa.B
 
 
 def _contains(values: pa.Array, byte: bytes) -> npt.NDArray[np.bool_]:
-    """Returns which values contain a byte."""
+    """Returns for each value whether it contains a byte."""
     found: Callable[..., Any] = pc.match_substring
     return np.asarray(found(values, byte.decode()).fill_null(False))

@@ -1,8 +1,8 @@
 """Sends encoded rows with many requests in flight, retries until a deadline, and counts rows per queue.
 
-Rows with a place of their own (a sharding key or a queue) keep their order, because each queue has only one request
-in flight. All other rows rotate over the queues. A request without an answer is sent again, perhaps elsewhere; rows
-stored twice that way have the same unique key.
+Rows that belong to a queue, through a sharding key or a queue number, keep their order, because each queue has only
+one request in flight. All other rows are spread over the queues. A request without an answer is sent again, perhaps
+to another queue. Rows stored twice that way have the same unique key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class HalfRow(NamedTuple):
 
 @dataclass(slots=True)
 class QueueTally:
-    """Totals of one queue."""
+    """The totals of one queue."""
 
     rows: int = 0
     body_bytes: int = 0
@@ -81,7 +81,7 @@ class QueueTally:
 
 
 class SinkClient:
-    """A producer's connections on their own loop. Lives as long as the worker process."""
+    """A producer's connections on their own loop. It lives as long as the worker process."""
 
     def __init__(self, group: str, access: Access, options: ProducerOptions, *, member: bool = True) -> None:
         self.group = group
@@ -119,7 +119,7 @@ class SinkClient:
         return None
 
     def _routes(self) -> list[Route | RawRoute]:
-        """The broker requests that it handles."""
+        """Returns handlers for requests from brokers. There are none here."""
         return []
 
 
@@ -148,7 +148,7 @@ def sink_client(key: tuple[object, ...], make: Callable[[], SinkClient]) -> Sink
 
 @dataclass(slots=True)
 class SendSession:
-    """The sends of one task attempt. ``batch`` and ``single`` may wait for room; ``finish`` waits for all."""
+    """The sends of one task attempt. ``batch`` and ``single`` may wait for room. ``finish`` waits for all sends."""
 
     client: SinkClient
     timeout_s: float
@@ -166,14 +166,14 @@ class SendSession:
     def batch(
         self, topic: str, entries: bytes, rows: int, body_bytes: int, queue: MessageQueue | None
     ) -> None:
-        """Sends consecutive batch entries; in order if they have a queue."""
+        """Sends consecutive batch entries. They keep their order if ``queue`` is set."""
         outgoing = Outgoing(
             topic, entries, _BATCH_PROPERTIES, "", code=int(RequestCode.SEND_BATCH_MESSAGE), batch=True
         )
         self._start(outgoing, rows, body_bytes, queue)
 
     def single(self, topic: str, body: bytes, properties: bytes, queue: MessageQueue | None) -> None:
-        """Sends one message: a delayed one, or one too large for a batch."""
+        """Sends one message that is delayed or too large for a batch."""
         outgoing = Outgoing(topic, body, properties + _BATCH_PROPERTIES, "")
         self._start(outgoing, 1, len(body), queue)
 
@@ -235,7 +235,8 @@ class SendSession:
         self._begin(size, lambda weight: self._send(outgoing, rows, body_bytes, queue, weight))
 
     def _begin(self, size: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-        """Starts a request when there is room: ``in_flight_max`` batches, or up to 32 times as many single rows."""
+        """Starts a request as soon as fewer than ``in_flight_max`` batches, or up to 32 times as many single rows,
+        are in flight."""
         weight = min(_WHOLE, 1 + size * _WHOLE // _WHOLE_BYTES)
         with self._changed:
             self._wait_until(lambda: self._in_flight + weight <= self.in_flight_max * _WHOLE)
@@ -247,13 +248,13 @@ class SendSession:
             raise
 
     def finish(self) -> None:
-        """Returns when all rows are stored. Raises the first failure."""
+        """Waits until all rows are stored. Raises the first failure."""
         with self._changed:
             self._wait_until(lambda: self._in_flight == 0)
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
-        """Waits with the lock held. A failure ends the wait only when nothing is in flight any more, so that the
-        report of a failed attempt is complete."""
+        """Waits for the condition, with the lock held. After a failure, waits until nothing is in flight and raises
+        it, so that the report of a failed attempt is complete."""
         # Every send has a deadline, so this terminates. Waiting in slices lets a worker be interrupted.
         while not (condition() if self._failure is None else self._in_flight == 0):
             self._changed.wait(_WAIT_SLICE_S)
@@ -302,8 +303,8 @@ class SendSession:
             self._done(failure, weight)
 
     async def _until_stored(self, outgoing: Outgoing, queue: MessageQueue | None) -> SendResult | None:
-        """Retries until the deadline. Returns None if another request has failed meanwhile, which makes this one
-        pointless."""
+        """Sends until stored, at most until the deadline. Returns None if another request has failed meanwhile,
+        because this one is then pointless."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_s
         sender, book = self.client.sender, self.client.instance.book
@@ -342,7 +343,8 @@ class SendSession:
         return None
 
     def _count(self, result: SendResult, rows: int, body_bytes: int) -> None:
-        """Call only on the loop; for half messages only with the lock held."""
+        """Adds stored rows to the totals of their queue. Call it only on the loop, or for half messages only with the
+        lock held."""
         queue, first = result.queue, result.queue_offset
         key = (queue.topic, queue.broker_name, queue.queue_id)
         tally = self.tallies.setdefault(key, QueueTally())

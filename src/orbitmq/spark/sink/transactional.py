@@ -1,7 +1,8 @@
 """``mode=transactional``: consumers see all rows of a micro-batch exactly once, or none of them.
 
-A task stores its rows as half messages, and the driver commits those of all tasks (the rules are in ``commit.py``).
-If Spark reruns a micro-batch that has already been decided, nothing is sent, because its half messages are stored.
+A task stores its rows as half messages, and the driver commits the half messages of all tasks (the rules are in
+``commit.py``). If Spark reruns a micro-batch that has already been decided, nothing is sent, because its half
+messages are already stored.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _halves(messages: Sequence[RowsSent | None]) -> list[Half]:
 
 
 class TransactionalStreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch of a query. Created on the driver for each, and once more to commit it."""
+    """The writer of one micro-batch of a query. The driver creates one for each micro-batch, and another one to
+    commit it."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
@@ -116,7 +118,8 @@ class TransactionalStreamWriter(DataSourceStreamArrowWriter):
 
 
 class TransactionalBatchWriter(DataSourceArrowWriter):
-    """One ``df.write``: all rows or none, unless the driver dies during the commits, because nothing resumes them."""
+    """The writer of one ``df.write``. Writes all rows or none, unless the driver dies during the commits, which
+    nothing resumes."""
 
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan

@@ -18,7 +18,7 @@ __all__ = ["batch_writer", "stream_writer"]
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> BatchWriter | TransactionalBatchWriter:
-    """Returns the writer of ``df.write``. Raises ``ConfigError``."""
+    """Returns the writer of ``df.write``. Raises ``ConfigError`` for invalid options or columns."""
     if overwrite:
         raise ConfigError("a topic cannot be overwritten; use .mode('append')")
     plan = plan_sink(options, schema, streaming=False)
@@ -28,7 +28,7 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> StreamWriter | TransactionalStreamWriter:
-    """Returns the writer of ``df.writeStream``. In output mode complete, every micro-batch sends the whole result
+    """Returns the writer of ``df.writeStream``. In output mode ``complete``, every micro-batch sends the whole result
     again."""
     del overwrite
     plan = plan_sink(options, schema, streaming=True)

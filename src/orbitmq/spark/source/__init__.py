@@ -1,2 +1,2 @@
-"""Reads topics from brokers. ``topic_source`` is the entry point for Spark, ``planning`` the arithmetic of queue
-ranges, ``stream`` and ``progress`` handle a streaming query, ``reading`` and ``pulls`` a task."""
+"""Reads topics from brokers. ``topic_source`` is the entry point for Spark, and ``planning`` computes queue ranges.
+``stream`` and ``progress`` handle a streaming query, ``reading`` and ``pulls`` a task."""

@@ -21,7 +21,7 @@ __all__ = ["TopicPartition", "TopicReader", "planned_partitions"]
 
 
 class TopicPartition(InputPartition):
-    """Ranges of queues of one broker, and where they could be read at planning time."""
+    """Ranges of queues of one broker, and the address to read them from, as known at planning time."""
 
     def __init__(self, pieces: Sequence[QueueRange], address: str, from_master: bool) -> None:
         super().__init__(None)

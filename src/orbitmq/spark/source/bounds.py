@@ -34,7 +34,7 @@ class BatchPlan(NamedTuple):
 
 
 def batch_plan(cluster: Cluster, options: SourceOptions) -> BatchPlan:
-    """Plans the messages of a batch read, by queue.
+    """Returns the ranges of messages that a batch read contains, by queue.
 
     Raises ``DataLossError`` for missing messages unless ``failOnDataLoss`` is off, and ``ConfigError`` for bounds
     that do not match the queues.
@@ -69,7 +69,7 @@ def batch_plan(cluster: Cluster, options: SourceOptions) -> BatchPlan:
 
 
 def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:
-    """Returns where a new query starts, for every existing queue."""
+    """Returns the offset where a new query starts, for every existing queue."""
     queues = cluster.queues()
     cluster.check_assigned(queues)
     if options.starting_times is not None or options.starting_timestamp_ms is not None:
@@ -84,7 +84,7 @@ def starting_offsets(cluster: Cluster, options: SourceOptions) -> QueueOffsets:
 
 
 def _starting_at(cluster: Cluster, options: SourceOptions, queues: list[QueueKey]) -> QueueOffsets:
-    """Start by store time; queues without a time start at the earliest message."""
+    """Returns the start offsets for store times. Queues without a time start at the earliest message."""
     name, times = "startingTimestamp", dict.fromkeys(queues, options.starting_timestamp_ms or 0)
     if options.starting_times is not None:
         name, times = (

@@ -1,10 +1,12 @@
-"""Decides what to read next, as arithmetic on values: no Spark, no broker, no clock.
+"""Decides what to read next, as arithmetic on values, without Spark, brokers or a clock.
 
-An offset is that of the next message to read; ranges exclude their ``end``. A checkpoint contains ``{topic: {broker:
-{queue: offset}}}`` with all keys sorted, because Spark compares offsets as text, so a set of offsets must have a
-single spelling. Names with a blank, which no topic can have, are stored next to the topics: ``read at``, when the
-offsets were taken (milliseconds), and ``restarted at``, where queues were restarted because they had ended before the
-offset already read. A later format would carry a number under ``version``, which no topic can have as its value.
+An offset is that of the next message to read, and ranges exclude their ``end``. A checkpoint contains ``{topic:
+{broker: {queue: offset}}}`` with all keys sorted, because Spark compares offsets as text, so a set of offsets must
+have a single spelling.
+
+Names with a blank, which no topic can have, are stored next to the topics: ``read at`` is the time when the offsets
+were taken (milliseconds), and ``restarted at`` is where queues were restarted because they ended before the offset
+already read. A later format would carry a number under ``version``, which no topic can have as its value.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ class DataLossError(OrbitError):
 
 
 def loss_text(lost: Sequence[LostRange]) -> str:
-    """Returns the ranges as text for an error or a log line."""
+    """Returns the lost ranges as text for an error or a log line."""
     shown = "; ".join(map(str, lost[:_SHOWN_MAX]))
     return shown if len(lost) <= _SHOWN_MAX else f"{shown}; and {len(lost) - _SHOWN_MAX} more"
 
@@ -135,7 +137,7 @@ _BESIDE_TOPICS: Final = frozenset({_READ_AT, _RESTARTED})
 def stamped(
     offsets: Mapping[QueueKey, int], restarted: Mapping[QueueKey, int], now_ms: int
 ) -> dict[str, Any]:
-    """Returns the offsets of a micro-batch in Spark's form, with the time they were taken and the restarted
+    """Returns the offsets of a micro-batch in Spark's form, with the time when they were taken and the restarted
     queues."""
     nested: dict[str, Any] = dict(as_offsets(offsets))
     if restarted:
@@ -144,21 +146,25 @@ def stamped(
 
 
 def read_at(nested: Mapping[str, Any]) -> int | None:
-    """Returns when the offsets of a checkpoint were taken; None for initial ones and those of older versions."""
+    """Returns when the offsets of a checkpoint were taken, or None for initial offsets and those of older
+    versions."""
     moment = nested.get(_READ_AT)
     return moment if isinstance(moment, int) else None
 
 
 def restarted_at(nested: Mapping[str, Any]) -> QueueOffsets:
-    """Returns the queues that the batch with this end restarts instead of continuing, and where they start."""
+    """Returns the queues that the batch with this end restarts instead of continuing, with their start offsets."""
     return from_offsets(nested.get(_RESTARTED) or {})
 
 
 def resolve_offsets(
     name: str, wanted: int | Offsets, low: Mapping[QueueKey, int], high: Mapping[QueueKey, int]
 ) -> QueueOffsets:
-    """Resolves an option to offsets of the existing queues. Queues missing from its JSON start at the earliest and
-    end at the latest message. Raises ``ConfigError`` for a queue that does not exist or an offset after its end."""
+    """Returns the offsets that an option stands for, for all existing queues. Queues missing from its JSON start at
+    the earliest and end at the latest message.
+
+    Raises ``ConfigError`` for a queue that does not exist, or an offset after the end of its queue.
+    """
     ends_default = name.startswith("ending")
     if isinstance(wanted, int):
         return dict(low if wanted == EARLIEST else high)
@@ -217,9 +223,11 @@ def ranges_between(
 def split_ranges(
     ranges: Sequence[QueueRange], partitions_min: int | None, records_max: int | None
 ) -> list[QueueRange]:
-    """Splits the same messages into more ranges: at least ``partitions_min`` if there are as many messages, none
-    longer than ``records_max``. Longer ranges are cut into more pieces, and the pieces of one range differ by at most
-    one message."""
+    """Splits ranges into more ranges of the same messages: at least ``partitions_min`` if there are as many messages,
+    and none longer than ``records_max``.
+
+    Longer ranges are split into more pieces. The sizes of one range's pieces differ by at most one message.
+    """
     filled = [piece for piece in ranges if piece.end > piece.start]
     total = sum(piece.end - piece.start for piece in filled)
     if not total:
@@ -244,9 +252,12 @@ def split_ranges(
 def grouped_ranges(
     ranges: Sequence[QueueRange], partitions_max: int, records_max: int | None
 ) -> list[list[QueueRange]]:
-    """Returns the ranges of each task, normally one. If there are more than ``partitions_max`` ranges, a task reads
-    several small ones of the same broker, in order: at most twice the average of ``partitions_max`` tasks, and at
-    most ``records_max`` messages. Each broker may add one task to ``partitions_max``."""
+    """Returns the ranges of each task, normally one range per task.
+
+    If there are more than ``partitions_max`` ranges, a task reads several small ones of the same broker, in order.
+    Their messages are at most twice the average of ``partitions_max`` tasks, and at most ``records_max``. Each broker
+    may add one task to ``partitions_max``.
+    """
     if len(ranges) <= partitions_max:
         return [[piece] for piece in ranges]
     total = sum(piece.end - piece.start for piece in ranges)
@@ -272,7 +283,7 @@ def limit_offsets(
     backlog.
 
     Queues without a backlog keep their position. The shares add up to exactly ``most`` if the backlog is large
-    enough: the remainder after rounding is distributed, one message each, to the queues that lost most by it.
+    enough. The messages left over by rounding go to the queues that lost most by it, one each.
     """
     backlog = {key: max(end[key] - start.get(key, end[key]), 0) for key in end}
     total = sum(backlog.values())

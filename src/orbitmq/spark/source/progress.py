@@ -1,7 +1,7 @@
-"""Mirrors the offsets of a streaming query in a consumer group, so that any lag monitor shows its lag.
+"""Mirrors the offsets of a streaming query in a consumer group, so that any lag monitor shows the query's lag.
 
-The checkpoint is authoritative; the group is only for people and tools. So a failure to update it is merely logged,
-and it is never read.
+The checkpoint is authoritative; the group is only for people and tools. So the group's offsets are never read, and a
+failure to update them is merely logged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUIET_S: Final = 5.0
 
 
 class GroupMirror:
-    """Sets the changed offsets of one group."""
+    """Copies changed offsets to one consumer group."""
 
     def __init__(self, cluster: Cluster, group: str | None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._cluster = cluster
@@ -36,7 +36,7 @@ class GroupMirror:
         self._warned = False
 
     def show(self, done: Mapping[QueueKey, int]) -> None:
-        """Publishes offsets before which everything has been processed and committed by the sink."""
+        """Publishes the offsets up to which everything has been processed and committed by the sink."""
         if self._group is None:
             return
         changed = {key: offset for key, offset in done.items() if self._shown.get(key) != offset}
@@ -52,7 +52,7 @@ class GroupMirror:
         self._list(done_now)
 
     def _list(self, done: Mapping[QueueKey, int]) -> None:
-        """Makes tools list the group on brokers that now have offsets of it."""
+        """Makes the group visible to tools on brokers that store offsets of it for the first time."""
         new = [key for key in done if key.broker not in self._listed]
         if self._group is None or not new:
             return
@@ -68,8 +68,8 @@ class GroupMirror:
                 )
 
     def _failed(self, error: OrbitError) -> None:
-        """Logs a lasting failure once. The first attempts may fail because a broker creates a group at its first
-        pull, which comes after the first offsets, and Spark asks some 70 times a second."""
+        """Logs a failure once, if it lasts. The first attempts may fail, because a broker creates a group at its
+        first pull, which comes after the first offsets. Spark calls this some 70 times a second."""
         now = self._clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now

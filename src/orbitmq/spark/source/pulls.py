@@ -1,4 +1,4 @@
-"""The pulls of Spark's readers: requests, in-place parsing of answers, and how many to keep in flight."""
+"""The pulls of Spark's readers: encodes requests, parses answers in place, and decides how many to keep in flight."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a pull. Its records are between ``start`` and ``end`` of the buffer it was parsed in."""
+    """The answer to a pull. Its records are between ``start`` and ``end`` of the buffer in which it was parsed."""
 
     code: int
     next_offset: int
@@ -67,8 +67,8 @@ class Answer(NamedTuple):
 
 
 class PullWriter:
-    """Encodes the pulls of one queue. Only two numbers change, so the rest is encoded once (20 us per pull
-    otherwise)."""
+    """Encodes the pulls of one queue. Only two numbers change from pull to pull, so the rest is encoded once, which
+    saves 20 us per pull."""
 
     def __init__(self, options: SourceOptions, queue: QueueKey) -> None:
         self._signed = options.access.credentials is not None
@@ -101,9 +101,9 @@ class PullWriter:
 class Pace:
     """Decides how many messages to request in one pull, and how many pulls to keep in flight.
 
-    Brokers limit an answer by count (32 by default) and by bytes, and do not say which. So the first pull requests
-    many messages, and later ones request as many as it returned. Now and then a single pull requests more; the more
-    often that fails, the rarer it gets.
+    Brokers limit an answer by count (32 by default) and by bytes, and do not report the limits. So the first pull
+    requests many messages, and later ones request as many as it returned. Occasionally a single pull requests more.
+    This becomes rarer the more often it fails.
     """
 
     def __init__(self, most: int) -> None:
@@ -122,7 +122,7 @@ class Pace:
         return min(self._usual * 2, self._most)
 
     def note(self, asked: int, came: int, answer_bytes: int) -> None:
-        """Adapts to an answer with ``came`` of ``asked`` messages."""
+        """Adapts to an answer that had ``came`` of the ``asked`` messages."""
         if not self._learned:
             self._learned = True
             self._usual = max(came, 1)
@@ -138,7 +138,8 @@ class Pace:
 
 
 def frame_size(buffer: bytearray, at: int, filled: int) -> int:
-    """Returns the size of the frame at that position, even if incomplete; 0 when not even its length has arrived."""
+    """Returns the size of the frame at a position, even if it is incomplete, or 0 if its length has not arrived yet.
+    Raises ``FrameError``."""
     if filled - at < 4:
         return 0
     length = int.from_bytes(buffer[at : at + 4], "big")
@@ -148,8 +149,8 @@ def frame_size(buffer: bytearray, at: int, filled: int) -> int:
 
 
 def read_answer(buffer: bytearray, at: int, size: int) -> tuple[int, Answer | None]:
-    """Returns opaque and answer of the complete frame at that position, or None for a broker's request, which needs
-    no answer.
+    """Returns the opaque and the answer of the complete frame at a position. The answer is None if the frame is a
+    broker's request, which needs no reply.
 
     The body is not copied. Raises the ``BrokerError`` of a refusal, and ``FrameError``.
     """

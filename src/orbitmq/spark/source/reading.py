@@ -67,7 +67,7 @@ class _NotYet(OrbitError):
 
 
 class _StartOver(OrbitError):
-    """Outstanding pulls request offsets that are gone. Pull again from the current position."""
+    """Outstanding pulls request offsets that do not exist, so pulls must restart from the current position."""
 
 
 def read_ranges(
@@ -79,11 +79,10 @@ def read_ranges(
     from_master: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[pa.RecordBatch]:
-    """Reads the messages of several ranges of one broker, one range after the other.
+    """Yields the messages of several ranges of one broker, one range after the other.
 
-    Raises ``DataLossError``, or the error that outlasted ``retryTimeoutMs``.
-
-    ``from_master`` tells whether the address is a master's. Only a master can determine that a message is missing.
+    ``from_master`` tells whether the address is a master's, because only a master can determine that a message is
+    missing. Raises ``DataLossError``, or the error that persisted for longer than ``retryTimeoutMs``.
     """
     buffer = bytearray(_BUFFER_BYTES)
     for piece in pieces:
@@ -152,7 +151,7 @@ class _RangeReader:
     # -- one round -------------------------------------------------------------------------------------
 
     def _gather(self, link: Link, pieces: list[_Piece]) -> None:
-        """Receives about a batch of bytes, keeping pulls in flight."""
+        """Receives about one batch of bytes while keeping pulls in flight."""
         left = self._filled - self._parsed
         self._buffer[:left] = self._buffer[self._parsed : self._filled]
         self._filled, self._parsed = left, 0
@@ -192,8 +191,8 @@ class _RangeReader:
         return True
 
     def _decoded(self, pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
-        """Decodes one batch from all pieces, which are consecutive in the receive buffer or in copies of their
-        own."""
+        """Yields one batch decoded from all pieces, which are consecutive in the receive buffer or are separate
+        copies."""
         columns = self._columns
         if self._tags is not None and "tags" not in columns:
             columns = [*columns, "tags"]
@@ -223,7 +222,7 @@ class _RangeReader:
         return self._link
 
     def _find_address(self) -> str:
-        """Returns the planned address. After a failure, returns the broker's next server, cycling through master and
+        """Returns the planned address or, after a failure, the broker's next server, cycling through master and
         slaves."""
         if not self._address or self._failures:
             client = server_client(self._options.access)
@@ -269,7 +268,7 @@ class _RangeReader:
     # -- receiving answers -----------------------------------------------------------------------------
 
     def _take(self, answer: Answer, buffer: bytes | bytearray, pieces: list[_Piece]) -> None:
-        """Processes the next answer in queue order: rows, a jump, or a reason to retry."""
+        """Processes the next answer in queue order, which may contain rows, a jump, or a reason to retry."""
         ask = self._asked.popleft()
         if answer.code == _MOVED:
             self._moved(answer)
@@ -306,8 +305,8 @@ class _RangeReader:
     def _wanted(
         self, buffer: bytes | bytearray, starts: Positions, reached: int
     ) -> tuple[bytes | bytearray, list[int]]:
-        """Returns the wanted rows of an answer with gaps, repeats or shared records. Gaps are reported unless
-        filtered."""
+        """Returns the buffer and the starts of the wanted rows, for an answer with gaps, repeats or shared records.
+        Gaps are reported unless messages are filtered."""
         if (read_numbers(buffer, starts, "sys_flag") & _INNER).any():
             buffer = expand_batches(buffer, starts)
             starts = scan_records(buffer, 0, len(buffer))
@@ -319,7 +318,7 @@ class _RangeReader:
         return buffer, starts[wanted].tolist()
 
     def _moved(self, answer: Answer) -> None:
-        """Handles a broker's answer that the offset is outside of the queue."""
+        """Handles an answer saying that the offset is outside of the queue."""
         if self._position < answer.low:
             first = min(answer.low, self._end)
             self._report([LostRange(self._queue, self._position, first)])
@@ -332,7 +331,7 @@ class _RangeReader:
         )
 
     def _report(self, lost: Sequence[LostRange]) -> None:
-        """The only place where missing messages fail the query, or are logged and skipped."""
+        """Fails the query because of missing messages, or logs and skips them. Nothing else in this class does."""
         if not lost:
             return
         if not self.from_master:
@@ -342,7 +341,8 @@ class _RangeReader:
         logger.warning("messages lost before they were read ranges=%s", loss_text(lost))
 
     def _start_over(self, error: OrbitError) -> None:
-        """Drops outstanding pulls, pauses if that helps, and resumes from the position; or raises the error."""
+        """Drops outstanding pulls, pauses if that helps, and resumes from the position. Raises the error if it is
+        permanent."""
         if self._link is not None:
             self._link.close()
             self._link = None

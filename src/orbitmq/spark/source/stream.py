@@ -1,8 +1,8 @@
-"""Topics as a stream: where it starts, what each micro-batch contains, and what was lost on the way.
+"""Topics as a stream: where it starts, what each micro-batch contains, and which messages were lost.
 
-One reader lives on the driver for the whole life of a query and returns offsets. Copies of it are pickled to
-executors, which read. So ``read`` cannot depend on the state of this object; everything it needs is in the
-partitions.
+One reader lives on the driver for the whole life of a query and returns offsets. Copies of it are pickled to the
+executors, which read the messages. So ``read`` cannot depend on the state of this object, and everything that it
+needs is in the partitions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LOST_RANGES = "lost ranges"
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The stream of one query."""
+    """Spark's reader for the stream of one query."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str] = COLUMNS) -> None:
         self._options = options
@@ -108,7 +108,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Driver:
-    """State on the driver: what is known of the cluster, of the queues' ends, and of losses."""
+    """The driver's state: what is known about the cluster, the ends of the queues, and losses."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -133,7 +133,7 @@ class _Driver:
         return as_offsets(offsets)
 
     def freeze(self) -> None:
-        """For Trigger.AvailableNow: read up to the current ends and no further, whatever arrives or appears later."""
+        """Limits the query to the current ends for Trigger.AvailableNow, whatever messages or queues appear later."""
         self._frozen = True
         try:
             self._target = self._cluster.latest_of_all(self._cluster.queues())
@@ -142,7 +142,7 @@ class _Driver:
             return
 
     def latest(self, given: Mapping[str, Any], most: int | None) -> Mapping[str, Any]:
-        """Returns the end of the next micro-batch, or ``given`` itself when there is none."""
+        """Returns the end of the next micro-batch, or ``given`` itself if there is nothing to read."""
         start = from_offsets(given)
         ends = self._ends(start)
         now_ms = SYSTEM_CLOCK.now_ms()  # after the answers: messages stored from now on are after these ends
@@ -166,8 +166,8 @@ class _Driver:
         return given if limited == start and not restarted else stamped(limited, restarted, now_ms)
 
     def _ends(self, start: QueueOffsets) -> QueueOffsets:
-        """Returns the end of each queue, both known and newly appeared. An end before its ``start`` means that the
-        queue is not the one that was read."""
+        """Returns the end of each known or new queue. An end before its ``start`` means that this is not the queue
+        that was read."""
         if self._frozen and self._target is None:
             self._target = self._cluster.latest_of_all(self._cluster.queues(expected=start))
         if self._target is not None:
@@ -196,9 +196,11 @@ class _Driver:
         return ends | {key: start[key] for key in start if key not in ends and key not in gone}
 
     def _fewer_queues(self, reached: QueueOffsets) -> tuple[set[QueueKey], set[QueueKey]]:
-        """Returns the queues that no longer exist because their topic was recreated with fewer queues, and those for
-        which that cannot be determined now. A topic that was only shrunk keeps the messages of its hidden queues, and
-        those keep their position."""
+        """Returns the queues that no longer exist because their topic was recreated with fewer queues, and the queues
+        for which this cannot be determined now.
+
+        A topic that was only shrunk keeps the messages of its hidden queues, which keep their position.
+        """
         found, unsure = self._cluster.removed(reached)
         ends = {key: end for key, end in found.offsets.items() if key in reached}
         for key, end in ends.items():
@@ -214,9 +216,11 @@ class _Driver:
         return lost, unsure
 
     def _restarted(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int | None) -> QueueOffsets:
-        """Returns where to restart queues that are not the ones that were read, because their topic was deleted and
-        recreated, or because their broker lost its last messages in a restart. Messages stored since then are new;
-        older ones were read."""
+        """Returns where to restart queues that are not the ones that were read, either because their topic was
+        deleted and recreated, or because their broker lost its last messages in a restart.
+
+        Messages stored since ``since_ms`` are new; older ones were read.
+        """
         wrong = {key for key in start if ends.get(key, start[key]) < start[key]}
         # One recreated queue means that the topic's other queues were recreated too, and may have regrown by now.
         if since_ms is not None and (wrong or not self._compared):
@@ -236,9 +240,11 @@ class _Driver:
         return begins
 
     def _regrown(self, start: QueueOffsets, ends: QueueOffsets, since_ms: int) -> set[QueueKey]:
-        """Returns recreated queues that already have at least as many messages as were read of the old ones. Their
-        first message is younger than the checkpoint. Checked when a query resumes, and when another queue was
-        recreated."""
+        """Returns recreated queues that already have at least as many messages as were read from the old ones.
+
+        Their first message is younger than the checkpoint. This is checked when a query resumes, and when another
+        queue was recreated.
+        """
         answered = self._answers.offsets
         keys = [key for key, at in start.items() if key in answered and 0 < at <= ends.get(key, -1)]
         later = self._cluster.at_time_known(keys, since_ms + _CLOCK_SKEW_MS) if keys else {}
@@ -255,7 +261,7 @@ class _Driver:
         }
 
     def _check_silence(self, answered: bool) -> None:
-        """Raises when no broker at all has answered for ``retryTimeoutMs``."""
+        """Raises an error if no broker at all has answered for ``retryTimeoutMs``."""
         now = SYSTEM_CLOCK.monotonic()
         if answered:
             self._silent_since = None
@@ -267,20 +273,21 @@ class _Driver:
             )
 
     def _unread_end(self, key: QueueKey, start: int) -> int | None:
-        """Returns where a queue ended when it was last seen, if that is after ``start``."""
+        """Returns the end of a queue when it was last seen, or None if that is not after ``start``."""
         known = self._known_ends.get(key)
         return known if known is not None and known > start else None
 
     def _note_deleted(self, start: QueueOffsets, gone: Iterable[QueueKey]) -> None:
-        """Records the queues of deleted topics. They count as a loss, as in Spark's Kafka reader, because it is no
-        longer known what they contained."""
+        """Records the queues of deleted topics as lost, like Spark's Kafka reader, because their content is no longer
+        known."""
         self._gone = [LostRange(key, start[key], self._unread_end(key, start[key])) for key in sorted(gone)]
         for key, offset, *_ in self._gone:
             logger.info("topic deleted, queue dropped queue=%s offset=%d", key, offset)
             self._known_ends.pop(key, None)
 
     def _begins(self, start: QueueOffsets, ends: QueueOffsets) -> QueueOffsets:
-        """Returns where to start. Drops new queues from ``ends`` that cannot be queried now."""
+        """Returns the start of each queue of the micro-batch. New queues that cannot be queried now are removed from
+        ``ends``."""
         new = [key for key in ends if key not in start]
         if not new:
             return start
@@ -295,7 +302,8 @@ class _Driver:
         return sum(max(ends[key] - begins[key], 0) for key in ends)
 
     def _by_bytes(self, begins: QueueOffsets, ends: QueueOffsets, most: int | None) -> int | None:
-        """Converts ``maxBytesPerTrigger`` to a number of messages, based on the size of the next few messages."""
+        """Returns the maximum number of messages, taking ``maxBytesPerTrigger`` into account with the size of the
+        next few messages. None means unlimited."""
         limit = self._options.bytes_per_trigger_max
         waiting = {key: at for key, at in begins.items() if ends.get(key, at) > at}
         if limit is None or not waiting:
@@ -307,7 +315,7 @@ class _Driver:
         return rows if most is None else min(most, rows)
 
     def _enough(self, begins: QueueOffsets, ends: QueueOffsets) -> bool:
-        """Returns whether ``minOffsetsPerTrigger`` is reached, or the maximum delay has passed."""
+        """Returns whether there are ``minOffsetsPerTrigger`` messages, or the maximum delay has passed."""
         least = self._options.offsets_per_trigger_min
         if least is None or self._frozen:
             return True
@@ -323,8 +331,8 @@ class _Driver:
     def partitions(
         self, start: QueueOffsets, end: QueueOffsets, restarted: QueueOffsets
     ) -> list[InputPartition]:
-        """Returns the partitions of a micro-batch. They are the same for the same offsets, except for losses since
-        then."""
+        """Returns the partitions of a micro-batch. The same offsets always have the same partitions, except for
+        messages lost since then."""
         if start == end and not restarted:
             return []
         start = start | restarted
@@ -338,7 +346,8 @@ class _Driver:
         return planned_partitions(self._cluster, self._options, plan.ranges)
 
     def report(self) -> dict[str, Any] | None:
-        """Returns the ends of the queues and the losses, for the progress of the query."""
+        """Returns the ends of the queues and the losses, for the progress of the query, or None if there is nothing
+        to report."""
         if not self._known_ends and not self._lost:
             return None
         report: dict[str, Any] = dict(as_offsets(self._known_ends))
@@ -347,7 +356,7 @@ class _Driver:
         return report
 
     def _report(self, lost: Sequence[LostRange]) -> None:
-        """The only place on the driver where missing messages fail the query, or are logged and skipped."""
+        """Fails the query because of missing messages, or logs and skips them. Nothing else on the driver does."""
         new = [piece for piece in lost if [piece.start, piece.end] not in self._lost.get(piece.queue, ())]
         if not new:
             return

@@ -1,6 +1,6 @@
-"""Format ``rocketmq``: topics as a table.
+"""The format ``rocketmq``, which shows topics as a table.
 
-``planning`` decides what to read, ``cluster`` queries the servers on the driver, ``reading`` reads on executors,
+``planning`` decides what to read, ``cluster`` queries the servers on the driver, ``reading`` reads on the executors,
 Spark calls ``batch`` and ``stream``, and the package ``sink`` writes.
 """
 
@@ -27,7 +27,8 @@ __all__ = ["RocketmqSource"]
 
 
 class RocketmqSource(DataSource):
-    """``spark.read.format("rocketmq")``, ``spark.readStream`` and the matching writers."""
+    """The data source behind ``spark.read.format("rocketmq")``, ``spark.readStream`` and the corresponding
+    writers."""
 
     @classmethod
     def name(cls) -> str:

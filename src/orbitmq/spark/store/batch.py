@@ -19,20 +19,20 @@ __all__ = ["BlockPartition", "StoreReader", "UnitPartition"]
 
 @dataclass(frozen=True, slots=True)
 class BlockPartition(InputPartition):
-    """One task."""
+    """A task that reads a block of the log."""
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class UnitPartition(InputPartition):
-    """One task that reads through a consume queue."""
+    """A task that reads through a consume queue."""
 
     units: UnitBlock
 
 
 class StoreReader(DataSourceReader):
-    """Plans on the driver, reads on the executors."""
+    """Spark's reader for one batch. It plans on the driver and reads on the executors."""
 
     def __init__(self, options: StoreOptions, columns: Sequence[str]) -> None:
         self._options = options

@@ -19,7 +19,7 @@ _QUEUES_OFFSET: Final = 5
 
 
 def store_root(location: str) -> Path | None:
-    """Returns the directory of a local store with queues and a checkpoint."""
+    """Returns the directory of a local store, or None if it is remote or has no consume queues or no checkpoint."""
     filesystem, path = open_location(location)
     if not isinstance(filesystem, pafs.LocalFileSystem):
         return None
@@ -29,8 +29,8 @@ def store_root(location: str) -> Path | None:
 
 
 def indexed_until(location: str, segments: Sequence[Segment]) -> int | None:
-    """Returns the log offset up to which all queues are on disk; None if that is unknown or not the end of a
-    record."""
+    """Returns the log offset up to which all consume queues are on disk, or None if that is unknown or not the end of
+    a record."""
     root = store_root(location)
     if root is None:
         return None

@@ -1,9 +1,8 @@
-"""Reads the intact records of a block of a damaged log, and reports the damage: where, how many bytes and how many
-rows.
+"""Reads the intact records of a block of a damaged log, and reports the position, bytes and rows of the damage.
 
 After damaged bytes, reading resumes at the next intact record that belongs there: magic, size, log offset and
-checksum must all match. Missing rows are counted by the gaps between the queue offsets of the first and the last
-intact record of each queue in the block, so the number is a lower bound.
+checksum must all match. Missing rows are counted by the gaps between the queue offsets of each queue's first and last
+intact record in the block, so the number is a lower bound.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ MAGIC: Final = re.compile(
 
 
 def find_record(view: memoryview, start: int, log_base: int) -> ScannedRecord | None:
-    """Returns the first intact record of ``view`` at or after ``start`` whose log offset matches its position;
-    ``view`` begins at log offset ``log_base``."""
+    """Returns the first intact record of ``view`` at or after ``start`` whose log offset matches its position, or
+    None. ``view`` begins at log offset ``log_base``."""
     for match in MAGIC.finditer(view, start):
         at = match.start() - _SIZE_BYTES
         size = int.from_bytes(view[at : at + _SIZE_BYTES], "big", signed=True) if at >= start else 0
@@ -47,7 +46,7 @@ def find_record(view: memoryview, start: int, log_base: int) -> ScannedRecord | 
 
 @dataclass(slots=True)
 class Whole:
-    """The intact records of some bytes, by position, and the damaged parts between them."""
+    """The intact records of some bytes, by position, and the damaged parts between these records."""
 
     starts: Positions
     damaged: list[tuple[int, int, str]] = field(default_factory=list)
@@ -57,8 +56,8 @@ class Whole:
 def whole_records(
     view: memoryview, log_base: int, *, open_end: bool, last_of_segment: bool, check_crc: bool
 ) -> Whole:
-    """Returns all intact records in the bytes of a block. ``open_end``: the log may end within it;
-    ``last_of_segment``: it may contain the marker of the segment's end."""
+    """Returns all intact records in the bytes of a block. With ``open_end``, the log may end within the block. With
+    ``last_of_segment``, the block may contain the marker of the segment's end."""
     starts: list[int] = []
     damaged: list[tuple[int, int, str]] = []
     queues: dict[tuple[bytes, int], list[int]] = {}
@@ -85,7 +84,7 @@ def whole_records(
 
 
 class Damage:
-    """What one task skips. With ``fail``, the first damage raises ``RecordError`` instead."""
+    """The damage that one task skips. With ``fail``, the first damage raises ``RecordError`` instead."""
 
     def __init__(self, path: str, *, fail: bool) -> None:
         self._path = path
@@ -96,7 +95,8 @@ class Damage:
         self._reason = ""
 
     def add(self, start: int, end: int, reason: str, rows: int) -> None:
-        """Records damage at the log offsets ``start`` to ``end``, with a lower bound of its rows."""
+        """Records damage between the log offsets ``start`` and ``end``. ``rows`` is a lower bound of the lost
+        rows."""
         if self._fail:
             raise RecordError(
                 f"{self._path}: the record at log offset {start} cannot be read: {reason}. "

@@ -3,15 +3,15 @@
 The directory may be a copy or belong to a running broker, on a local disk (where it is mapped into memory) or
 anywhere that ``pyarrow.fs`` can reach. Nothing is locked or changed.
 
-How a segment is split without reading it: a record contains its own log offset. So a position in the middle of a file
-is a boundary if a whole record there has this very offset and a correct checksum. Bytes inside a body could only
-match on purpose. To guard against that, the records of a block must end exactly where the next block begins;
-otherwise the read fails instead of returning wrong rows.
+A segment can be split without reading it, because a record contains its own log offset. A position in the middle of a
+file is a boundary if a whole record there has this very offset and a correct checksum. Bytes inside a body could only
+match if someone put them there on purpose. To guard against that, the records of a block must end exactly where the
+next block begins; otherwise the read fails instead of returning wrong rows.
 
 The last segment is scanned, because its data may be followed by zeroes, half a record, or records from an earlier use
-of the file. The scan starts at its beginning, or at the last boundary before the position that the store's checkpoint
-says is written. Where it stops is the end of the table, however much is appended during the read. On a remote file
-system a scan would mean to read the segment twice, so there the last task finds the end.
+of the file. The scan starts at the segment's beginning, or at the last boundary before the position up to which the
+store's checkpoint says the log is written. The table ends where the scan stops, however much is appended during the
+read. On a remote file system a scan would read the segment twice, so there the last task finds the end.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Records of one segment that a task reads. Positions are relative to the file."""
+    """The records of one segment that a task reads. Positions are relative to the file."""
 
     segment: Segment
     start: int
@@ -92,14 +92,14 @@ class Block:
 
 
 class Bytes(Protocol):
-    """An open segment."""
+    """The content of an open segment."""
 
     def read(self, start: int, end: int) -> memoryview:
-        """Returns the bytes between two positions; fewer if the file ends before."""
+        """Returns the bytes between two positions, or fewer if the file ends earlier."""
 
 
 def open_location(location: str) -> tuple[pafs.FileSystem, str]:
-    """Returns file system and path for a local path or a URI. Raises ``ConfigError``."""
+    """Returns the file system and path for a local path or a URI. Raises ``ConfigError``."""
     try:
         if "://" not in location:
             return pafs.LocalFileSystem(), location.removeprefix("file:")
@@ -111,9 +111,10 @@ def open_location(location: str) -> tuple[pafs.FileSystem, str]:
 
 
 def list_segments(location: str, filesystem: pafs.FileSystem | None = None) -> list[Segment]:
-    """Returns the log files of a store, by offset. ``location`` is its root, its ``commitlog`` or one file of that.
+    """Returns the log files of a store, by offset. ``location`` is the store's root, its ``commitlog`` directory, or
+    one file in it.
 
-    Raises ``ConfigError`` when there is none.
+    Raises ``ConfigError`` if there is none.
     """
     if filesystem is None:
         filesystem, root = open_location(location)
@@ -170,7 +171,7 @@ class _Remote:
 
 @contextmanager
 def open_segment(segment: Segment, filesystem: pafs.FileSystem | None = None) -> Iterator[Bytes]:
-    """Opens a segment. Raises ``CorruptionError`` when the file is missing."""
+    """Opens a segment until the block ends. Raises ``CorruptionError`` if the file is missing."""
     if filesystem is None:
         filesystem, _ = open_location(segment.location)
     opened: _Local | _Remote
@@ -202,10 +203,11 @@ def plan_blocks(
     filesystem: pafs.FileSystem | None = None,
     written_until: int = 0,
 ) -> list[Block]:
-    """Returns the blocks that may contain records stored from ``starting_ms`` on and before ``ending_ms``.
+    """Returns the blocks that may contain records stored at or after ``starting_ms`` and before ``ending_ms``.
 
-    With ``block_bytes`` 0, segments are not split. The log is known to be written up to ``written_until``. If a
-    segment does not begin with a record, raises ``CorruptionError``, or logs it and skips that segment.
+    Segments are not split if ``block_bytes`` is 0. The log is known to be written up to ``written_until``. If a
+    segment does not begin with a record, raises ``CorruptionError``, or logs and skips that segment if
+    ``fail_on_data_loss`` is off.
     """
     written = _written(segments, fail_on_data_loss, filesystem)
     blocks: list[Block] = []
@@ -255,16 +257,16 @@ def _written(
 def _may_hold(
     first_ms: int, following_ms: int | None, starting_ms: int | None, ending_ms: int | None
 ) -> bool:
-    """Returns whether records from ``first_ms`` up to ``following_ms`` (None: no end) may be in the requested time
-    range."""
+    """Returns whether a segment may contain records of the requested time range. Its records are stored from
+    ``first_ms`` up to ``following_ms``, or without an upper bound if that is None."""
     if ending_ms is not None and first_ms - CLOCK_SLACK_MS >= ending_ms:
         return False
     return starting_ms is None or following_ms is None or following_ms + CLOCK_SLACK_MS >= starting_ms
 
 
 def _first_record(segment: Segment, filesystem: pafs.FileSystem | None) -> tuple[int, int] | None:
-    """Returns position and store time of the first intact record of a segment. Unless the segment is damaged, that is
-    its beginning."""
+    """Returns the position and store time of a segment's first intact record, or None. The position is 0 unless the
+    segment is damaged."""
     with open_segment(segment, filesystem) as data:
         record = _record_at(data, 0, segment)
         if record is not None:
@@ -279,7 +281,7 @@ def begins_with_record(segment: Segment) -> bool:
 
 
 def _record_at(data: Bytes, position: int, segment: Segment) -> ScannedRecord | None:
-    """Returns the whole, intact record at a position, if there is one whose log offset matches."""
+    """Returns the intact record at a position whose log offset matches, or None."""
     size = int.from_bytes(data.read(position, position + 4), "big", signed=True)
     if size < RECORD_BYTES_MIN or position + size > segment.size_bytes:
         return None
@@ -288,7 +290,7 @@ def _record_at(data: Bytes, position: int, segment: Segment) -> ScannedRecord | 
 
 
 def _blocks(segment: Segment, data: Bytes, first_ms: int, block_bytes: int, end: int) -> list[Block]:
-    """Cuts a segment near each multiple of ``block_bytes`` where a record is found."""
+    """Splits a segment near each multiple of ``block_bytes``, where a record is found."""
     starts = [(0, first_ms)]
     if block_bytes:
         for wish in range(block_bytes, end, block_bytes):
@@ -304,7 +306,7 @@ def _blocks(segment: Segment, data: Bytes, first_ms: int, block_bytes: int, end:
 
 
 def cut_segment(segment: Segment, start: int, end: int, block_bytes: int) -> list[Block]:
-    """Splits part of a segment into blocks. Records begin at ``start``, and end at ``end`` or with the segment."""
+    """Returns part of a segment as blocks. Records begin at ``start``, and end at ``end`` or with the segment."""
     starts = [start]
     if block_bytes and end - start > block_bytes:
         with open_segment(segment) as data:
@@ -322,7 +324,8 @@ def cut_segment(segment: Segment, start: int, end: int, block_bytes: int) -> lis
 def _resync(
     segment: Segment, data: Bytes, start: int, end: int, *, within: int = RESYNC_BYTES
 ) -> tuple[int, int] | None:
-    """Returns the first record that begins at or after ``start`` and before ``end``, and its store time."""
+    """Returns the position and store time of the first record that begins at or after ``start`` and before ``end``,
+    or None."""
     end = min(end, start + within)
     position = start
     while position < end:
@@ -341,7 +344,7 @@ def _resync(
 def _last_blocks(
     segment: Segment, data: Bytes, first_ms: int, block_bytes: int, written_until: int
 ) -> list[Block]:
-    """Cuts the segment being written into blocks."""
+    """Returns the blocks of the segment that is being written."""
     if isinstance(data, _Local):
         known = min(written_until - segment.log_offset, segment.size_bytes)
         step = _even_bytes(known, block_bytes) if known > 0 else 0
@@ -358,8 +361,8 @@ def _last_blocks(
 
 
 def _even_bytes(total: int, block_bytes: int) -> int:
-    """Returns the size of equally large blocks of at most ``block_bytes``, so that several cores finish together. A
-    few large blocks become more, smaller ones."""
+    """Returns a block size of at most ``block_bytes`` with which all blocks are equally large, so that several cores
+    finish together. A few large blocks become more, smaller ones."""
     if not block_bytes or not total:
         return max(total, 1)
     count = max(-(-total // block_bytes), min(_BLOCKS_MIN, total // _BLOCK_BYTES_MIN))
@@ -367,7 +370,7 @@ def _even_bytes(total: int, block_bytes: int) -> int:
 
 
 def walked_records(segment: Segment, data: Bytes, begin: int, written_until: int) -> tuple[Positions, int]:
-    """Scans the records of a segment from the record at ``begin``; returns them and the end of the last whole one.
+    """Returns the positions of a segment's records from the one at ``begin``, and the end of the last whole record.
     Damaged parts followed by newer records are skipped here; the reader of the records detects them."""
     view = data.read(0, segment.size_bytes)
     chains: list[Positions] = []
@@ -387,7 +390,7 @@ def walked_records(segment: Segment, data: Bytes, begin: int, written_until: int
 
 
 def _behind_damage(segment: Segment, data: Bytes, end: int, newest_ms: int, written_until: int) -> int | None:
-    """Returns where whole records resume after ``end``, where no record begins; None where the log ends there.
+    """Returns where whole records resume after ``end``, at which no record begins, or None if the log ends there.
 
     The end of a log may be followed by records from an earlier use of the file, which are older than those before it.
     """
@@ -403,7 +406,7 @@ def _behind_damage(segment: Segment, data: Bytes, end: int, newest_ms: int, writ
 def _walked_blocks(
     segment: Segment, data: Bytes, begin: int, block_bytes: int, written_until: int
 ) -> list[Block]:
-    """Returns the blocks from the record at ``begin`` to the last whole one."""
+    """Returns the blocks from the record at ``begin`` to the last whole record."""
     starts, end = walked_records(segment, data, begin, written_until)
     wishes = range(begin, end, block_bytes if begin else _even_bytes(end, block_bytes))
     chosen = np.unique(np.searchsorted(starts, list(wishes)))
@@ -418,10 +421,11 @@ def _walked_blocks(
 
 
 def end_of_data(path: str, view: memoryview, starts: Positions, log_base: int, *, quiet: bool = False) -> int:
-    """Returns where the last whole record of ``starts`` ends, if nothing follows it.
+    """Returns the end of the last whole record of ``starts``. Logs a warning, unless ``quiet``, if half a record
+    follows.
 
-    The last record on disk may be incomplete in spite of a correct size and magic, which shows in its checksum or in
-    zeroes in its text.
+    The last record on disk may be incomplete although its size and magic are correct. This shows in its checksum, or
+    as zeroes in its text.
     """
     last = int(starts[-1])
     walked_end = last + int.from_bytes(view[last : last + 4], "big")

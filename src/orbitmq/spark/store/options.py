@@ -58,7 +58,7 @@ class StoreOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool = False) -> StoreOptions:
-        """Raises ``ConfigError`` that names the option and what it accepts."""
+        """Returns the checked options. Raises ``ConfigError`` that names the option and the accepted values."""
         refuse_unknown(options, _OPTIONS)
         starting_offsets = text(options, "startingOffsets") or "earliest"
         if starting_offsets not in ("earliest", "latest"):

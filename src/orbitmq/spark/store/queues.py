@@ -1,8 +1,8 @@
 """Finds the records of some topics through the consume queues of a store, without reading the log in between.
 
 A consume queue lists the log positions of one queue's messages. The store's checkpoint says up to which log offset
-all queues are on disk. Everything after that is found by scanning the log, as without this module. A unit may be
-stale (a topic deleted and recreated), so each record's own log offset and topic are checked.
+all queues are on disk. Records after that offset are found by scanning the log. A unit may be stale if a topic was
+deleted and recreated, so each record's own log offset and topic are checked.
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ def prune(
     block_bytes: int,
     frontier: int | None,
 ) -> tuple[list[UnitBlock], list[Block]] | None:
-    """Returns the queue units to read for some topics, and the blocks after them; None when blocks are cheaper.
+    """Returns the queue units to read for some topics, and the blocks after them, or None if reading only blocks is
+    cheaper.
 
-    ``blocks`` would be read without queues; ``frontier`` is the log offset up to which queues are known to be
-    complete.
+    ``blocks`` are the blocks to read without queues. ``frontier`` is the log offset up to which queues are known to
+    be complete.
     """
     root = store_root(location)
     if root is None or not blocks or not all((root / "consumequeue" / topic).is_dir() for topic in topics):
@@ -85,7 +86,7 @@ def _log_start(block: Block) -> int:
 
 
 def _behind(blocks: Sequence[Block], frontier: int) -> list[Block]:
-    """Returns the parts of blocks from a log offset on."""
+    """Returns the parts of the blocks at or after log offset ``frontier``."""
     found = []
     for block in blocks:
         at = frontier - block.segment.log_offset
@@ -138,7 +139,7 @@ def _mapped_units(path: Path) -> npt.NDArray[Any]:
 
 
 def _written(units: npt.NDArray[Any]) -> int:
-    """Returns the number of written units. A file is filled from its beginning."""
+    """Returns the number of written units, which are at the beginning of a file."""
     low, high = 0, len(units)
     while low < high:
         middle = (low + high) // 2
@@ -155,10 +156,10 @@ Rows = Callable[[Segment, memoryview, Positions, Positions], Iterator[pa.RecordB
 
 
 def positions_of(block: UnitBlock, decode: Rows) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a block of units. ``decode`` receives a segment and the start and end positions of some
-    records in it.
+    """Yields the rows of a block of units. ``decode`` receives a segment, its bytes, and the start and end positions
+    of some of its records.
 
-    Raises ``CorruptionError`` when a segment is missing.
+    Raises ``CorruptionError`` if a segment or a record is missing.
     """
     units = _mapped_units(Path(block.path))[block.start : block.end]
     offsets = units["log_offset"].astype(np.int64)

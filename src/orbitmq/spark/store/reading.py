@@ -136,7 +136,7 @@ def _salvaged(
 
 
 def _ends(view: memoryview, starts: Positions) -> Positions:
-    """Returns where records end, according to their sizes."""
+    """Returns the end of each record, according to the sizes in the records."""
     sizes = [int.from_bytes(view[start : start + 4], "big") for start in starts.tolist()]
     return starts + np.array(sizes, np.int64)
 
@@ -146,7 +146,7 @@ Window = tuple[memoryview, Positions, int]
 
 
 def _windows(block: Block, data: Bytes) -> Iterator[Window]:
-    """Yields the records of a block, some at a time."""
+    """Yields the records of a block in windows of bytes."""
     position, size = block.start, BATCH_BYTES
     newest: ScannedRecord | None = None
     while position < block.end:
@@ -168,14 +168,14 @@ def _windows(block: Block, data: Bytes) -> Iterator[Window]:
 
 
 def _at_end(view: memoryview) -> bool:
-    """Returns whether nothing is written here, or the marker of a segment's end."""
+    """Returns whether ``view`` begins with zeroes or with the marker of a segment's end."""
     walk = scan(view, 0, len(view), check_crc=False)
     assert next(iter(walk), None) is None
     return walk.end is not None and walk.end.kind in (EndKind.ZEROES, EndKind.BLANK)
 
 
 def _trimmed(block: Block, windows: Iterator[Window]) -> Iterator[Window]:
-    """Drops half a record at the end."""
+    """Yields the windows without an incomplete record at the end of the last one."""
     held: Window | None = None
     for window in windows:
         if held is not None:
@@ -188,8 +188,8 @@ def _trimmed(block: Block, windows: Iterator[Window]) -> Iterator[Window]:
 
 
 def _check_end(block: Block, position: int, rest: memoryview, newest: ScannedRecord | None) -> None:
-    """Raises unless the records of a block may end before the block does; ``newest`` is the last of them, if
-    known."""
+    """Raises ``CorruptionError`` unless the block's records may end before the block does. ``newest`` is the last of
+    these records, if known."""
     log_base = block.segment.log_offset + position
     walk = scan(rest, 0, len(rest), check_crc=False, log_base=log_base)
     record = next(iter(walk), None)
@@ -241,7 +241,7 @@ class _Rows:
     def readable(
         self, view: memoryview, starts: Positions, ends: Positions, position: int, damage: Damage
     ) -> Iterator[pa.RecordBatch]:
-        """Like ``decode``, but without unreadable records, which are added to ``damage``."""
+        """Like ``decode``, but leaves out unreadable records and adds them to ``damage``."""
         if not len(starts):
             return
         try:
@@ -257,8 +257,10 @@ class _Rows:
                 yield from self.readable(view, starts[half], ends[half], position, damage)
 
     def decode(self, view: memoryview, starts: Positions, position: int) -> Iterator[pa.RecordBatch]:
-        """Yields the rows that pass the filters, in one batch; ``position`` is where ``view`` begins in the segment.
-        Raises ``RecordError`` before any row if one of the records is damaged."""
+        """Yields the rows that pass the filters, in one batch. ``view`` begins at ``position`` in the segment.
+
+        Raises ``RecordError`` before it yields any row if one of the records is damaged.
+        """
         log_base = self._log_base + position
         records = Records(view, starts)
         if self._filters:
@@ -273,7 +275,8 @@ class _Rows:
     def _checked(
         self, records: Records, starts: Positions, columns: Sequence[str], log_base: int, *, verify_crc: bool
     ) -> pa.RecordBatch:
-        """Decodes, and rejects records with another log offset: bytes from an earlier use of the file."""
+        """Returns the decoded records. Raises ``RecordError`` for a record with another log offset, which is left
+        over from an earlier use of the file."""
         wanted = columns if "log_offset" in columns else (*columns, "log_offset")
         batch = records.batch(wanted, broker=self._options.broker, verify_crc=verify_crc)
         says = np.asarray(batch.column("log_offset"))

@@ -1,8 +1,8 @@
 """``spark.read.format("rocketmq-store").load(path)``: the log of a store directory as a table, without a broker.
 
-One row per record of every topic, in log order. That includes delayed messages and records of transactions, under the
-topics that store them. Options narrow this down on the driver (whole segments and blocks) and then row by row:
-``topic`` (a list), ``topicPattern``, ``startingTimestamp``, ``endingTimestamp`` (ms, the end exclusive).
+There is one row per record of every topic, in log order. That includes delayed messages and records of transactions,
+under the topics that store them. Options first exclude whole segments and blocks on the driver, and then single rows:
+``topic`` (a list), ``topicPattern``, ``startingTimestamp`` and ``endingTimestamp`` (ms, the end exclusive).
 """
 
 from __future__ import annotations

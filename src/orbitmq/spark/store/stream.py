@@ -1,8 +1,8 @@
 """``spark.readStream.format("rocketmq-store")``: the log of a store as a stream, while a broker writes it.
 
-An offset is the log offset of the next record, for each path. The driver scans the bytes appended since the last
-batch and takes whole records only; a half-written one is left to the next scan. A micro-batch is a range of the log,
-whatever topics are selected, so its content does not depend on when it is read.
+An offset contains the log offset of the next record for each path. The driver scans the bytes appended since the last
+batch and takes only whole records. A record that is still being written is left to the next scan. A micro-batch is a
+range of the log, whatever topics are selected, so its content does not depend on when it is read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RECORD_ROOM_BYTES: Final = 64 * 1024
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The stream of one query."""
+    """Spark's reader for the stream of one query."""
 
     def __init__(self, options: StoreOptions, columns: Sequence[str] = COLUMNS) -> None:
         self._options = options
@@ -82,8 +82,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if found == start else found
 
     def _begin(self, path: str, start: dict[str, Any], end: int) -> int:
-        """Returns where to resume. If unread parts of the log were lost, raises an error, or logs a warning and skips
-        them."""
+        """Returns the log offset at which to resume. If unread parts of the log were lost, raises
+        ``CorruptionError``, or logs a warning and skips them."""
         first = list_segments(path)[0].log_offset
         begin = int(start.get(path, first))
         if begin < first:
@@ -124,7 +124,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         leave_modules_uncollected()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing. Only the checkpoint keeps the position."""
+        """Does nothing, because the position is kept only in the checkpoint."""
 
 
 def _holding(segments: Sequence[Segment], log_offset: int) -> Segment | None:
@@ -135,8 +135,8 @@ def _holding(segments: Sequence[Segment], log_offset: int) -> Segment | None:
 
 
 def end_of_log(segments: Sequence[Segment], log_offset: int, written_until: int = 0) -> int:
-    """Returns the end of the whole records that begin at ``log_offset``. The log is known to be written up to
-    ``written_until``."""
+    """Returns the log offset where the whole records that begin at ``log_offset`` end. The log is known to be written
+    up to ``written_until``."""
     while (segment := _holding(segments, log_offset)) is not None:
         following = segment.log_offset + segment.size_bytes
         behind = _holding(segments, following)
@@ -156,7 +156,7 @@ def end_of_log(segments: Sequence[Segment], log_offset: int, written_until: int 
 
 
 def _is_blank(view: memoryview) -> bool:
-    """Returns whether the marker of a segment's end is here."""
+    """Returns whether ``view`` begins with the marker of a segment's end."""
     walk = scan(view, 0, len(view), check_crc=False)
     if next(iter(walk), None) is not None:
         return False
@@ -164,8 +164,8 @@ def _is_blank(view: memoryview) -> bool:
 
 
 def limited_end(segments: Sequence[Segment], start: int, end: int, most: int | None) -> int:
-    """Returns ``end``, or the end of the last record that fits into ``most`` bytes from ``start``; at least one
-    record."""
+    """Returns ``end``, or the end of the last record within ``most`` bytes of ``start`` if that is earlier. At least
+    one record is included."""
     if most is None or end - start <= most:
         return end
     while (segment := _holding(segments, start)) is not None:
