@@ -1,7 +1,7 @@
 """Archives topics to Parquet and replays them, with every row accounted for.
 
-An archive is a directory of runs, ``run=<n>/topic=.../date=.../*.parquet``, and a manifest ``_archive.json`` of the
-completed ones, with the offset range of every queue. An interrupted run is not in the manifest, and the next one
+An archive is a directory of runs, ``run=<n>/topic=.../date=.../*.parquet``. Its manifest ``_archive.json`` lists the
+completed runs with the offset range of every queue. An interrupted run is not in the manifest, and the next one
 replaces it under the same number. So the listed runs contain each message of their ranges exactly once.
 """
 
@@ -53,7 +53,7 @@ _CHUNK_ROWS_MAX: Final = 1000
 
 
 class QueueRows(msgspec.Struct, frozen=True):
-    """The part of a queue in a run; ``end`` is exclusive."""
+    """The part of a queue that a run contains; ``end`` is exclusive."""
 
     topic: str
     broker: str
@@ -74,13 +74,13 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Archive(msgspec.Struct, frozen=True):
-    """The manifest of a directory."""
+    """The manifest of an archive directory."""
 
     version: int = 1
     runs: list[Run] = []
 
     def end_of(self, key: QueueKey) -> int | None:
-        """Returns where the archive of a queue ends; None if it has nothing of it."""
+        """Returns the offset where the archive of a queue ends, or None if it has no messages of the queue."""
         ends = [
             one.end for run in self.runs for one in run.queues if (one.topic, one.broker, one.queue_id) == key
         ]
@@ -89,7 +89,7 @@ class Archive(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The rows to replay, and how."""
+    """A request to replay messages: which ones, and how."""
 
     source: str
     options: Mapping[str, str]
@@ -110,7 +110,7 @@ class Replay:
 
 
 def read_manifest(directory: str) -> Archive | None:
-    """Returns the runs of an archive; None where there is no manifest. Raises ``EnvironmentFault``."""
+    """Returns the manifest of an archive, or None if there is none. Raises ``EnvironmentFault``."""
     filesystem, root = open_location(directory)
     path = posixpath.join(root, MANIFEST)
     try:
@@ -136,7 +136,8 @@ def _write_manifest(directory: str, archive: Archive) -> None:
 def plan_archive(
     options: Mapping[str, str], since_ms: int | None, until_ms: int | None, known: Archive
 ) -> list[QueueRows]:
-    """Returns the range of every queue to write now. Raises ``EnvironmentFault`` and connection errors."""
+    """Returns the range of every queue that the next run writes. Raises ``EnvironmentFault`` and connection
+    errors."""
     try:
         parsed = SourceOptions.parse({**options, "retryTimeoutMs": "5000"}, streaming=False)
     except ConfigError as error:
@@ -168,9 +169,9 @@ def archive_topics(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Run:
-    """Writes the ranges as a new run and verifies it, message by message. Raises ``RunFailed``.
+    """Writes the ranges as a new run and verifies every message. Raises ``RunFailed``.
 
-    ``span`` are the requested times, which are recorded in the manifest.
+    ``span`` is the requested time range, as recorded in the manifest.
     """
     from pyspark.sql import functions as f
 
@@ -204,7 +205,7 @@ def archive_topics(
 
 
 def _check_rows(written: DataFrame, expected: Mapping[QueueKey, QueueRows]) -> None:
-    """Raises ``RunFailed`` unless the files contain each offset of each range once."""
+    """Raises ``RunFailed`` unless the files contain every offset of every range exactly once, and no others."""
     from pyspark.sql import functions as f
 
     rows = written.groupBy("topic", "broker", "queue_id").agg(
@@ -244,10 +245,10 @@ def _read(session: SparkSession, directory: str, numbers: list[int]) -> DataFram
 
 
 def replay(session: SparkSession, request: Replay) -> tuple[int, dict[str, int]]:
-    """Sends the messages of an archive, or of any Parquet files with the columns of messages. Returns the number of
-    rows sent, in all and by topic.
+    """Sends the messages of an archive, or of any Parquet files with the columns of messages. Returns the total
+    number of rows sent, and the number by topic.
 
-    The order within each source queue is kept. Raises ``RunFailed`` when the numbers of rows read and sent differ.
+    The order within each source queue is kept. Raises ``RunFailed`` if the numbers of rows read and sent differ.
     """
     with tempfile.TemporaryDirectory(prefix="orbitmq-replay-") as scratch:
         report = Path(scratch) / "report.json"
@@ -339,7 +340,7 @@ def _send(session: SparkSession, frame: DataFrame, request: Replay, report: Path
 def paced(
     rows_per_second: float, clock: Clock = SYSTEM_CLOCK
 ) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
-    """Passes a column through, batch by batch, at most at this rate."""
+    """Returns a function that passes a column through, batch by batch, at no more than this rate."""
 
     def pace(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
         pause = threading.Event()

@@ -1,4 +1,4 @@
-"""Handlers that Spark calls with every micro-batch: the writers of sinks that commit on their own.
+"""Handlers that Spark calls with every micro-batch, for sinks that commit on their own.
 
 Under Spark Connect these objects are pickled and run in a process next to the server, which opens a table with its
 first batch. A driver of our own opens it immediately, so that problems are reported before anything starts.
@@ -51,7 +51,7 @@ def is_connect(frame: object) -> bool:
 
 
 class Written(NamedTuple):
-    """The result of one sink for a micro-batch."""
+    """The outcome of one sink for a micro-batch."""
 
     rows: int | None
     """Rows written to a table with a key; None where all rows are written."""
@@ -63,8 +63,8 @@ Note = Callable[[str, int, Written], None]
 
 
 class OneSink:
-    """Writes each micro-batch to one sink exactly once. In a driver of our own, ``note`` is called with the
-    results."""
+    """Writes each micro-batch to one sink exactly once. In a driver of our own, ``note`` is called with each
+    result."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class OneSink:
         return {**self.__dict__, "_write": None, "_view": None, "_note": None}
 
     def open(self, frame: DataFrame) -> None:
-        """Creates the writer. Raises ``PipelineError``, also for columns missing from ``frame``."""
+        """Creates the writer. Raises ``PipelineError``, for example if ``frame`` lacks columns."""
         sink, plan, view = self._query.sink, self._plan, self._view
         _, by = partitioned(frame, table_partitions(sink), self._query)
         if is_connect(frame) and isinstance(sink, spec.JdbcSink | spec.ConsoleSink):
@@ -133,9 +133,10 @@ class OneSink:
 
 
 class AllSinks:
-    """Writes each micro-batch to several sinks, one after the other, from a single read.
+    """Writes each micro-batch to several sinks, one after the other, with a single read.
 
-    Every sink records its batches, so after a crash between two of them the first one skips the repeated batch.
+    Every sink records its batches. So if a crash between two sinks makes Spark repeat a batch, the first sink skips
+    it.
     """
 
     def __init__(self, sinks: list[OneSink], checkpoint: str) -> None:
@@ -153,7 +154,8 @@ class AllSinks:
 
 
 def _key(batch: DataFrame, number: int, checkpoint: str) -> BatchKey:
-    """The query's id is stored in its checkpoint. A new checkpoint counts from zero under a new id."""
+    """Returns the key of a micro-batch: the query's id, which is stored in its checkpoint, and the batch number. With
+    a new checkpoint, numbers start from zero under a new id."""
     if not is_connect(batch):
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert query, "Spark sets it on the thread of the query"
@@ -164,7 +166,8 @@ def _key(batch: DataFrame, number: int, checkpoint: str) -> BatchKey:
 
 
 def table_partitions(sink: spec.Sink) -> list[str] | None:
-    """Returns the partition columns of a table. None means the default: by topic and day, if those columns exist."""
+    """Returns the partition columns of a table, or None for the default, which is by topic and day if those columns
+    exist."""
     if isinstance(sink, spec.DeltaSink | spec.IcebergSink | spec.ParquetSink):
         if sink.partition_by is not None:
             return list(sink.partition_by)
@@ -175,8 +178,8 @@ def table_partitions(sink: spec.Sink) -> list[str] | None:
 
 
 def partitioned(frame: DataFrame, wanted: list[str] | None, query: Query) -> tuple[DataFrame, list[str]]:
-    """Returns the frame with its partition columns; missing ``date`` and ``hour`` are derived from the store time
-    (UTC)."""
+    """Returns the frame and its partition columns. Missing ``date`` and ``hour`` columns are derived from the store
+    time (UTC)."""
     from pyspark.sql import functions as f
 
     timed = next((name for name in ("store_timestamp", "_store_timestamp") if name in frame.columns), "")
@@ -198,7 +201,7 @@ def partitioned(frame: DataFrame, wanted: list[str] | None, query: Query) -> tup
 
 
 def show(frame: DataFrame, sink: spec.ConsoleSink, title: str, view: TableView) -> None:
-    """Shows the first rows."""
+    """Passes the first rows of a frame to ``view``."""
     rows = frame.limit(sink.rows + 1).collect()
     if rows or not frame.isStreaming:
         view(title, frame.columns, [tuple(row) for row in rows[: sink.rows]], len(rows) > sink.rows)

@@ -1,8 +1,8 @@
-"""Test cases of a pipeline: sample rows in, expected rows of relations out. Values only; no Spark.
+"""Test cases of a pipeline: sample rows as input, expected rows of relations as output. Values only, without Spark.
 
 A case is ``{name, set, sources: {relation: rows}, expect: {relation: rows}}``. Rows are a list, or the name of a file
 with one JSON value per line (or a JSON list). For a topic or a store, a row with a ``body`` is a message with these
-columns. Any other row is the body itself: text unchanged, everything else as JSON.
+columns. Any other row is the body itself: text stays unchanged, everything else becomes JSON.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class Case:
 
 
 def cases_file(pipeline: Path) -> Path:
-    """Returns the file with a pipeline's test cases, which is next to it: ``orders.test.yaml`` for
-    ``orders.yaml``."""
+    """Returns the path of a pipeline's test cases, which are next to it: ``orders.test.yaml`` for ``orders.yaml``."""
     return pipeline.with_name(f"{pipeline.stem}.test{pipeline.suffix}")
 
 
@@ -88,7 +87,7 @@ def _case(entry: Any, file: Path, path: str) -> Case:
 def case_of(
     name: str, sources: Any, expect: Any, given: Mapping[str, Any], directory: Path, *, where: str = ""
 ) -> Case:
-    """Builds a case whose rows are lists or names of files below ``directory``. Raises ``SpecError``."""
+    """Returns a case whose rows are lists or names of files below ``directory``. Raises ``SpecError``."""
     prefix = f"{where}." if where else ""
     read: list[dict[str, list[Any]]] = []
     for section, relations in (("sources", sources or {}), ("expect", expect)):
@@ -116,7 +115,7 @@ def _rows(rows: Any, directory: Path, path: str) -> list[Any]:
 
 
 def read_rows(file: Path, path: str) -> list[Any]:
-    """Reads the rows of a file: a JSON list, or one row per line. A line that is not JSON is text."""
+    """Returns the rows of a file, which is a JSON list or has one row per line. A line that is not JSON is text."""
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -133,7 +132,7 @@ def read_rows(file: Path, path: str) -> list[Any]:
 
 
 class _Line(dict[str, Any]):
-    """A JSON object and its original line, because a body is sent as it was written."""
+    """A JSON object that keeps its original line, because a body is sent as it was written."""
 
     text = ""
 
@@ -154,7 +153,7 @@ def _line(line: str) -> Any:
 
 
 def message_rows(rows: Sequence[Any], topic: str, path: str) -> list[dict[str, Any]]:
-    """Converts sample rows to messages, with values for all columns. Raises ``SpecError`` for an unknown column."""
+    """Returns sample rows as messages with values for all columns. Raises ``SpecError`` for an unknown column."""
     return [_message(row, number, topic, f"{path}[{number}]") for number, row in enumerate(rows)]
 
 
@@ -213,7 +212,7 @@ class Difference:
     found_count: int
 
     def lines(self) -> Iterator[str]:
-        """Yields the lines of a description that shows nearly equal rows as pairs."""
+        """Yields the lines of a description, in which nearly equal rows are shown as pairs."""
         count = f"{self.expected_count} row{'' if self.expected_count == 1 else 's'}"
         yield (
             f"{self.relation}: expected {count}, found {self.found_count}; "
@@ -240,8 +239,8 @@ class Difference:
 
 
 def compare(relation: str, expected: Sequence[Row], found: Sequence[Row]) -> Difference | None:
-    """Returns the difference, or None. Rows may be in any order, and only the columns named in an expected row are
-    compared."""
+    """Returns the difference, or None if there is none. Rows may be in any order, and only the columns named in an
+    expected row are compared."""
     taken = _matched([[at for at, row in enumerate(found) if _fits(one, row)] for one in expected])
     missing = tuple(row for number, row in enumerate(expected) if number not in taken)
     used = set(taken.values())
@@ -256,8 +255,12 @@ def _fits(expected: Row, found: Row) -> bool:
 
 
 def _matched(fits: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Matches as many expected rows as possible to found rows. A row that names few columns may fit several, so
-    earlier choices are changed where that helps a later row (augmenting paths)."""
+    """Matches as many expected rows as possible to found rows. Returns the indices of the found rows by those of the
+    expected rows.
+
+    A row that names few columns may fit several, so earlier choices are changed if that helps a later row (augmenting
+    paths).
+    """
     taken: dict[int, int] = {}
     owner: dict[int, int] = {}
     for start in range(len(fits)):
@@ -287,7 +290,8 @@ def _alike(row: Row, other: Row) -> int:
 
 
 def _equal(expected: Any, found: Any) -> bool:
-    """Returns whether a value equals the expected one: a number, a time in any spelling, JSON in a text."""
+    """Returns whether a value equals the expected one. Times may be spelled differently, and an expected object or
+    list also matches text that contains it as JSON. True does not equal 1."""
     if isinstance(expected, dict | list) and isinstance(found, str):
         try:
             return bool(json.loads(found) == expected)

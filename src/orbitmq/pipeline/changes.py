@@ -1,10 +1,12 @@
 """Applies changes of a database to rows with a key, keeping the current rows (SCD 1) or their history (SCD 2).
 
-Pure Spark: combines the events of a micro-batch with a table's rows for their keys, and returns the new rows.
+This module needs only Spark. It combines the events of a micro-batch with a table's rows for their keys, and returns
+the new rows.
 
 Rules
-1. Events of a key are ordered by their position in the source, equal positions by the order of the topic. In SCD 1 an
-   event older than the table's row for its key changes nothing; in SCD 2 it is inserted into the history.
+1. Events of a key are ordered by their position in the source, and events with equal positions by their order in the
+   topic. In SCD 1 an event older than the table's row for its key changes nothing; in SCD 2 it is inserted into the
+   history.
 2. A deleted key is kept with its position (``deleted.py``), so that a late event does not restore it.
 3. A truncate at position P deletes every key at P.
 4. An event without a position (a tombstone, an incremental snapshot of MySQL) comes right after the previous event of
@@ -47,12 +49,12 @@ _SENT_APART: Final = ("string", "binary", "array", "map", "struct")
 
 
 def data_fields(columns: StructType) -> list[StructField]:
-    """The columns of the database."""
+    """Returns the columns of the database, without those that describe the event, its message or the history."""
     return [one for one in columns.fields if one.name not in RESERVED]
 
 
 def table_columns(events: StructType, scd: int) -> StructType:
-    """Returns the columns of a table for such events."""
+    """Returns the columns that a table of such events needs."""
     from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
     found = StructType(data_fields(events)).add(StructField("_position", StringType()))
@@ -64,7 +66,7 @@ def table_columns(events: StructType, scd: int) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """Facts about a micro-batch that the driver needs."""
+    """What the driver needs to know about a micro-batch."""
 
     rows: int
     truncates: list[tuple[str, Any]]
@@ -79,7 +81,7 @@ class BatchFacts:
 
 
 def batch_facts(events: DataFrame, keys: list[str], types: dict[str, str]) -> BatchFacts:
-    """Collects the facts. Raises ``RunFailed`` for events that cannot be applied."""
+    """Returns the facts about a micro-batch. Raises ``RunFailed`` for events that cannot be applied."""
     from pyspark.sql import functions as f
 
     is_row = f.col("_op") != "t"
@@ -143,10 +145,10 @@ class Changes:
         self._facts = facts
 
     def apply(self, events: DataFrame, old: DataFrame | None, deleted: DataFrame) -> DataFrame:
-        """Returns the new rows of these keys, and the deleted keys (``_op`` is ``d``; ``_from`` is 1 for those that
-        this batch deletes).
+        """Returns the new rows of these keys, and the deleted keys. For a deleted key, ``_op`` is ``d``, and
+        ``_from`` is 1 if this batch deletes it.
 
-        ``deleted`` has keys, ``_position`` and ``_changed_at`` of earlier deletes and of truncates.
+        ``deleted`` has the keys, ``_position`` and ``_changed_at`` of earlier deletes and of truncates.
         """
         found = self._events(events).unionByName(self._deleted(deleted), allowMissingColumns=True)
         if old is not None:
@@ -223,7 +225,7 @@ class Changes:
         return Window.partitionBy(*[_key(name) for name in self._keys])
 
     def _placed(self, events: DataFrame) -> DataFrame:
-        """Adds ``_base``, the position that orders the events (rule 4)."""
+        """Returns the events with ``_base``, the position that orders them (rule 4)."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 
@@ -282,8 +284,8 @@ class Changes:
         return events.withColumn("_lost", f.array_compact(f.array(*lost)))
 
     def _position(self) -> Column:
-        """Returns the position of a row that is kept. Missing values do no harm in an event that came too late, but
-        they do in a row."""
+        """Returns the position of a row that is kept, or raises an error in Spark if a value of the row is missing.
+        In an event that came too late, missing values do no harm."""
         from pyspark.sql import functions as f
 
         if not self._facts.partial or self._missing != "fail":
@@ -300,7 +302,8 @@ class Changes:
         return f.when(lost, f.raise_error(text).cast("string")).otherwise(f.col("_base"))
 
     def _carried(self, events: DataFrame, *, after_delete: bool) -> DataFrame:
-        """Adds the last sent value of each column as ``_old_*``, in a struct so that null counts as a value."""
+        """Returns the events with the last sent value of each column as ``_old_*``, in a struct so that null counts
+        as a value."""
         from pyspark.sql import Window
         from pyspark.sql import functions as f
 

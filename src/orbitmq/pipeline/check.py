@@ -1,8 +1,8 @@
-"""``orbitmq pipeline check``: finds everything that can be known about a pipeline without running it, and where.
+"""``orbitmq pipeline check``: finds the problems of a pipeline that show without running it, with their positions.
 
-Spark analyses every step over empty rows with the right columns, streaming ones in a stream, so SQL, types, names and
-the rules of streams are checked as in a run. No message is read, no statement is executed and nothing is written, but
-the functions of Python steps are called.
+Spark analyses every step over empty rows with the right columns, or over an empty stream for streaming rows. So SQL,
+types, names and the rules of streams are checked as in a run. No message is read, no statement is executed and
+nothing is written, but the functions of Python steps are called.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOKEN: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem."""
+    """One problem, and the path of its field."""
 
     path: str
     """Path of the field; empty for the whole file."""
@@ -42,8 +42,8 @@ class Finding:
 
 
 def analyse(session: SparkSession, plan: Plan) -> list[Finding]:
-    """Returns the problems that Spark finds in the plan. A relation that cannot be built is one problem; its readers
-    are not checked."""
+    """Returns the problems that Spark finds in the plan. A relation that cannot be built counts as one problem, and
+    relations that read it are not checked."""
     found: list[Finding] = []
     frames: dict[str, DataFrame] = {}
     for name, source in plan.pipeline.sources.items():
@@ -79,7 +79,8 @@ def analyse(session: SparkSession, plan: Plan) -> list[Finding]:
 
 
 def ask_servers(plan: Plan) -> list[Finding]:
-    """Returns the problems with topics, permissions and options that name servers and brokers would refuse."""
+    """Returns the problems with topics, permissions and options for which name servers and brokers would refuse
+    requests."""
     found: list[Finding] = []
     for name, source in plan.pipeline.sources.items():
         try:
@@ -95,7 +96,7 @@ def ask_servers(plan: Plan) -> list[Finding]:
 
 
 def _empty(session: SparkSession, plan: Plan, name: str, source: spec.Source) -> DataFrame:
-    """Returns an empty frame with the columns of the source."""
+    """Returns an empty frame with the columns of a source."""
     path = f"sources.{name}"
     with explained(path):
         if not isinstance(source, spec.ParquetSource):
@@ -110,7 +111,7 @@ def _empty(session: SparkSession, plan: Plan, name: str, source: spec.Source) ->
 
 
 def _check_table(frame: DataFrame, plan: Plan, query: Query) -> None:
-    """Checks whether an existing table accepts these columns."""
+    """Raises ``RunFailed`` if an existing Delta or Iceberg table does not accept the columns of ``frame``."""
     if isinstance(query.sink, spec.DeltaSink):
         from orbitmq.pipeline.lake_delta import DeltaTableWriter
 
@@ -152,7 +153,7 @@ def findings_text(file: Path, findings: list[Finding]) -> Iterator[str]:
 
 
 def line_of(file: Path, text: str, path: str) -> int:
-    """Returns the line of a field, or of the nearest enclosing element in the file, starting with 1."""
+    """Returns the line number of a field, or of the nearest enclosing element in the file. The first line is 1."""
     tokens: list[str | int] = [int(index) if index else name for name, index in _TOKEN.findall(path)]
     if file.suffix == ".toml":
         return _toml_line(text, tokens)
@@ -179,7 +180,8 @@ def line_of(file: Path, text: str, path: str) -> int:
 
 
 def _toml_line(text: str, tokens: list[str | int]) -> int:
-    """Searches for headers and keys at the beginning of lines, which is enough for hand-written files."""
+    """Returns the line number of a field in TOML. Searches for headers and keys at the beginning of lines, which is
+    enough for files written by hand."""
     names = [str(one) for one in tokens if isinstance(one, str)]
     wanted = next((one for one in tokens if isinstance(one, int)), None)
     line, seen, inside = 1, -1, not names

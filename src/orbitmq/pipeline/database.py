@@ -1,7 +1,8 @@
-"""Writes tables of a database through Spark's JDBC, each micro-batch exactly once.
+"""Writes database tables through Spark's JDBC, each micro-batch exactly once.
 
 Spark writes a JDBC table in one transaction per task, so a failure leaves part of a batch behind. Here tasks fill a
-staging table. Then one connection of the driver moves its rows and records the batch number, in one transaction.
+staging table instead. Then one connection of the driver moves the rows to the table and records the batch number, in
+one transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _LOGIN_TIMEOUT_S: Final = 30
 
 
 class DatabaseWriter:
-    """Writes the batches of one sink into one table. ``name`` distinguishes it from other sinks of this database."""
+    """Writes the batches of one sink into one table. ``name`` distinguishes the sink from other sinks of this
+    database."""
 
     def __init__(self, session: SparkSession, sink: JdbcSink, name: str) -> None:
         self._session = session
@@ -42,7 +44,7 @@ class DatabaseWriter:
         return {"url": sink.url, **options, **{key: option_text(v) for key, v in sink.options.items()}}
 
     def write(self, frame: DataFrame, batch: BatchKey | None) -> None:
-        """Commits a batch unless it has already been committed. Without a key (outside of streams) it always
+        """Commits a batch unless it has already been committed. If ``batch`` is None, as outside of streams, always
         commits."""
         connection = self._connect()
         try:
@@ -77,7 +79,7 @@ class DatabaseWriter:
         return self._columns(connection, table) is not None
 
     def _columns(self, connection: Any, table: str) -> list[str] | None:
-        """Returns the column names of a table; None if it does not exist."""
+        """Returns the column names of a table, or None if the table does not exist."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
 
         statement = connection.createStatement()

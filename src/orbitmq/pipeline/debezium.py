@@ -1,4 +1,4 @@
-"""The decode step for Debezium's change events: Arrow batches on the executors, one row per change."""
+"""The decode step for Debezium's change events. Arrow batches are decoded on the executors to one row per change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _DECODERS_MAX: Final = 32
 
 @functools.lru_cache(_DECODERS_MAX)
 def _decoder(packed: bytes) -> ChangeDecoder:
-    """Created once in each Python worker, which Spark keeps from batch to batch."""
+    """Returns the decoder for a pickled schema and form. It is created once in each Python worker, which Spark keeps
+    from batch to batch."""
     schema, form = pickle.loads(packed)  # packed below, by the driver of this query
     return ChangeDecoder(schema, form)
 
@@ -62,9 +63,11 @@ def _form(options: DebeziumOptions, registry: RegistryAccess | None) -> ChangeFo
 
 
 def decode_changes(frame: DataFrame, step: DecodeStep, columns: StructType, path: str) -> DataFrame:
-    """Returns the changes in a column of events: ``columns``, ``_op``, ``_position``, ``_changed_at`` and
-    ``_unavailable``, the place of the message, and ``decode_error``. Raises ``SpecError`` for options that do not
-    match the columns."""
+    """Returns the changes described by a column of events, one row per change.
+
+    A row has ``columns``, then ``_op``, ``_position``, ``_changed_at`` and ``_unavailable``, the place of the
+    message, and ``decode_error``. Raises ``SpecError`` for options that do not match the columns.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema

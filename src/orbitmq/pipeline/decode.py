@@ -1,4 +1,4 @@
-"""The decode step: JSON with Spark itself, Avro and Protobuf with Arrow batches on the executors."""
+"""The decode step. Spark itself decodes JSON. Avro and Protobuf are decoded from Arrow batches on the executors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _DECODERS_MAX: Final = 32
 
 @functools.lru_cache(_DECODERS_MAX)
 def _decoder(form: str, schema: bytes, detail: str) -> AvroDecoder | ProtobufDecoder:
-    """Created once in each Python worker, which Spark keeps from batch to batch."""
+    """Returns the decoder for a schema. It is created once in each Python worker, which Spark keeps from batch to
+    batch."""
     return AvroDecoder(schema.decode(), detail) if form == "avro" else ProtobufDecoder(schema, detail)
 
 
@@ -45,8 +46,8 @@ def _decoding(form: str, schema: bytes, detail: str) -> Callable[[pa.Array], pa.
 
 
 def apply_decode(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFrame:
-    """Returns ``frame`` with a column decoded into further columns. Raises ``SpecError`` for options that do not
-    match the columns."""
+    """Returns ``frame`` with the decoded fields of one column as further columns. Raises ``SpecError`` for options
+    that do not match the columns."""
     types = dict(frame.dtypes)
     if step.format == "debezium":
         return _settled(decode_changes(frame, step, _json_schema(_schema_text(step, plan), path), path), step)
@@ -76,7 +77,7 @@ def apply_decode(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> D
 
 
 def _settled(decoded: DataFrame, step: DecodeStep) -> DataFrame:
-    """Applies the rule for bodies that cannot be decoded."""
+    """Drops bodies that cannot be decoded, fails the query, or keeps them, according to ``onError``."""
     from pyspark.sql import functions as f
 
     if step.on_error == "drop":
@@ -114,7 +115,7 @@ def _json(frame: DataFrame, step: DecodeStep, plan: Plan, path: str) -> DataFram
 
 
 def _registered(frame: DataFrame, step: DecodeStep, path: str) -> DataFrame:
-    """Decodes with the schemas of a registry. Raises ``EnvironmentFault`` when it does not answer."""
+    """Decodes with the schemas of a registry. Raises ``EnvironmentFault`` if the registry does not answer."""
     from orbitmq.spark.decoding.columns import decode
     from orbitmq.spark.decoding.registry import RegistryError, SchemaNotFound
 

@@ -1,7 +1,8 @@
 """The keys deleted from a table of changes, with their positions, so that a late event cannot restore them.
 
-They are stored in Parquet files next to the table, one directory per micro-batch, written before the table is
-committed. A file of an uncommitted batch does no harm, because the batch is repeated with the same deletes.
+They are stored in Parquet files next to the table. Each micro-batch has its own directory, which is written before
+the table is committed. A file of an uncommitted batch does no harm, because the batch is repeated with the same
+deletes.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ class DeletedKeys:
 
     @classmethod
     def of(cls, sink: DeltaSink | IcebergSink, table: str) -> DeletedKeys:
-        """Returns the deleted keys of a sink."""
+        """Returns the deleted keys of a sink's table."""
         memory = duration_s(sink.remember_deletes) if sink.remember_deletes else _DEFAULT_MEMORY_S
         keys = [sink.key] if isinstance(sink.key, str) else list(sink.key)
         return cls(table, keys, memory)
 
     def read(self, session: SparkSession, columns: StructType, batch: BatchKey) -> DataFrame:
-        """Returns the keys with ``_position`` and ``_changed_at``; truncates have null keys. Keys of ``batch`` are
-        left out, because they may be written during the read."""
+        """Returns the keys with ``_position`` and ``_changed_at``. Truncates have null keys. Keys of ``batch`` are
+        left out, because its file may be written during the read."""
         from pyspark.sql import functions as f
         from pyspark.sql.types import StringType, StructType, TimestampType
 
@@ -94,8 +95,8 @@ class DeletedKeys:
         chosen.coalesce(1).write.mode("overwrite").parquet(f"{self._location}/{below}")
 
     def join(self, session: SparkSession, columns: StructType, batch: BatchKey) -> None:
-        """Merges many files into one, so that a batch opens few. Skips the file of ``batch``, which may be written
-        again.
+        """Merges many files into one, so that a batch opens only a few. Skips the file of ``batch``, which may be
+        written again.
 
         The old files are deleted after the new one is complete, so a crash in between only duplicates rows, which
         does no harm.

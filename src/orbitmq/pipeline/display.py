@@ -1,5 +1,5 @@
-"""Shows the progress of a running pipeline: a live table on a terminal, otherwise a line per batch, and Prometheus
-metrics."""
+"""Shows the progress of a running pipeline, as a live table on a terminal, otherwise as a line per batch, and as
+Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class ProgressDisplay:
-    """Receives a report of every batch, on any thread. Writes to standard error; tables of sinks go to standard
-    output."""
+    """Receives a report of every batch, on any thread. Writes to standard error, because tables of sinks go to
+    standard output."""
 
     def __init__(self, plan: Plan, console: Console, *, quiet: bool = False) -> None:
         self._plan = plan
@@ -53,7 +53,7 @@ class ProgressDisplay:
             self._live.stop()
 
     def report(self, batch: BatchReport) -> None:
-        """Adds the report of a batch."""
+        """Shows the report of a batch."""
         with self._lock:
             self.rows[batch.query] = self.rows.get(batch.query, 0) + batch.rows
             self._last[batch.query] = batch
@@ -88,7 +88,7 @@ class ProgressDisplay:
         return table
 
     def summary(self) -> list[str]:
-        """Returns the lines to print at the end."""
+        """Returns the lines to print when the run ends."""
         lines = [f"{name}: {rows:,} rows" for name, rows in self.rows.items()]
         for step, counts in self.quality.items():
             rules = ", ".join(f"{name} {n:,}" for name, n in counts.items() if not name.startswith("_") and n)
@@ -115,7 +115,7 @@ def batch_line(batch: BatchReport) -> str:
 
 
 def print_table(console: Console) -> Any:
-    """Returns the view for console sinks, which prints tables."""
+    """Returns a view for console sinks that prints tables."""
 
     def view(title: str, columns: list[str], rows: list[tuple[Any, ...]], more: bool) -> None:
         table = Table(title=Text(title), title_justify="left", header_style="bold")
@@ -141,7 +141,7 @@ def _cell(value: object) -> str:
 
 
 class PipelineMetrics:
-    """Prometheus metrics of a pipeline, on a registry of their own."""
+    """Prometheus metrics of a pipeline, on their own registry."""
 
     def __init__(self, pipeline: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -176,7 +176,7 @@ class PipelineMetrics:
         )
 
     def report(self, batch: BatchReport) -> None:
-        """Adds the report of a batch."""
+        """Adds the report of a batch to the metrics."""
         labels = (self._name, batch.query)
         self._rows.labels(*labels).inc(batch.rows)
         self._batches.labels(*labels).inc()
@@ -190,7 +190,7 @@ class PipelineMetrics:
                     self._broken.labels(*labels, step, rule).inc(count)
 
     def serve(self, port: int, address: str) -> Any:
-        """Starts the scrape endpoint; returns the server and its thread. Raises ``EnvironmentFault``."""
+        """Starts the scrape endpoint, and returns the server and its thread. Raises ``EnvironmentFault``."""
         try:
             return start_http_server(port, address, registry=self.registry)
         except OSError as error:

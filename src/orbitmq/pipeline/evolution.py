@@ -1,7 +1,8 @@
-"""How the columns of a table may change between writes, as arithmetic on Spark's types.
+"""Decides how the columns of a table may change between writes, as arithmetic on Spark's types.
 
-1. A column may be added at the end; existing rows have null there.
-2. A type may become wider: an integer a longer one, float double, a decimal more digits of the same scale.
+1. A column may be added at the end. Existing rows have null in it.
+2. A type may become wider: an integer may become a longer one, a float a double, and a decimal may get more digits
+   with the same scale.
 3. Rows narrower than their column are cast to it.
 Anything else (another type, a missing column, a change inside of a struct) stops the writer with an explanation.
 """
@@ -25,7 +26,7 @@ _FLOATS: Final = ("float", "double")
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """The changes needed before the rows fit."""
+    """The changes that a table needs before the rows fit."""
 
     added: tuple[StructField, ...]
     widened: tuple[StructField, ...]
@@ -35,7 +36,8 @@ class Evolution:
 
 
 def evolve(table: StructType, rows: StructType, name: str) -> Evolution:
-    """Returns the changes that make table ``name`` accept ``rows``. Raises ``RunFailed`` with the violated rule."""
+    """Returns the changes after which the table ``name`` accepts ``rows``. Raises ``RunFailed`` with the violated
+    rule."""
     from pyspark.sql.types import StructField, StructType
 
     known = {field.name.lower(): field for field in table.fields}
@@ -73,7 +75,8 @@ def evolve(table: StructType, rows: StructType, name: str) -> Evolution:
 
 
 def is_wider(new: DataType, old: DataType) -> bool:
-    """Returns whether ``new`` is wider than ``old``: same kind, not equal, and able to represent all its values."""
+    """Returns whether ``new`` is wider than ``old``: of the same kind, not equal, and able to represent all its
+    values."""
     from pyspark.sql.types import DecimalType
 
     for ladder in (_INTEGERS, _FLOATS):
@@ -85,7 +88,7 @@ def is_wider(new: DataType, old: DataType) -> bool:
 
 
 def _plain(kind: DataType) -> str:
-    """Returns a type without the parts that a table does not keep: nullability, metadata."""
+    """Returns a type without nullability and metadata, which a table does not keep."""
     return kind.simpleString().lower()
 
 

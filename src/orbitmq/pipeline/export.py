@@ -1,7 +1,8 @@
-"""``orbitmq pipeline export --spark-pipelines``: the same pipeline as a project of Spark Declarative Pipelines.
+"""``orbitmq pipeline export --spark-pipelines``: writes the same pipeline as a project of Spark Declarative
+Pipelines.
 
-Steps become temporary views, sinks become tables of the catalog or sinks of format ``rocketmq``. A project needs all
-of its parts, so a pipeline with a part that has no counterpart is not exported; each such part is named with the
+Steps become temporary views, and sinks become tables of the catalog or sinks of format ``rocketmq``. A project needs
+all of its parts, so a pipeline with a part that has no counterpart is not exported. Each such part is named with the
 reason.
 """
 
@@ -103,7 +104,8 @@ def _sink_reason(sink: spec.Sink) -> str:
 
 
 def project_files(plan: Plan, file: str, directory: Path) -> dict[str, str]:
-    """Returns the files of a project by their path in it. Call only for a plan without ``misfits``."""
+    """Returns the content of a project's files by their path in the project. Call it only for a plan without
+    ``misfits``."""
     relations = {one.name: one for one in plan.relations}
     parts = [_HEAD.format(file=file)]
     for name, source in plan.pipeline.sources.items():
@@ -177,7 +179,7 @@ def _step(step: spec.Step, relations: dict[str, Relation]) -> Iterator[str]:
 
 
 def _query(query: str, inputs: list[Relation]) -> str:
-    """The query reads relations by name; a stream must be named as one, which a WITH clause does for all of it."""
+    """Returns the query in a form that names streams as such, which a WITH clause does for the whole query."""
     streams = [one.name for one in inputs if one.streaming]
     if not streams:
         return query

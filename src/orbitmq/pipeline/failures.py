@@ -1,4 +1,4 @@
-"""Converts Spark's exceptions to one actionable line. A Java stack does not help the author of a query."""
+"""Converts Spark's exceptions to one actionable line, because a Java stack does not help the author of a query."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOISE: Final = ("PySparkRuntimeError", "SparkException", "StreamingQueryExcepti
 
 
 def reason(error: BaseException) -> str:
-    """Returns the cause in one line, without the stack and Spark's wrapping."""
+    """Returns the cause of an error in one line, without the stack and Spark's wrapping."""
     text = str(error)
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     ours = [found for line in lines if (found := _OURS.search(line))]
@@ -62,7 +62,7 @@ def _short(text: str) -> str:
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Converts Spark's errors inside the block to a ``SpecError`` of this field."""
+    """Raises Spark's errors inside the block as a ``SpecError`` of this field."""
     from pyspark.errors import PySparkException
 
     try:
@@ -72,6 +72,6 @@ def explained(path: str) -> Iterator[None]:
 
 
 def failure(name: str, error: BaseException) -> PipelineError:
-    """Converts any failure of a query to one of our errors, whether it is Spark's, the JVM's, or from a sink's
+    """Converts any failure of a query to a ``PipelineError``, whether it comes from Spark, the JVM or a sink's
     library."""
     return error if isinstance(error, PipelineError) else RunFailed(f"{name}: {reason(error)}")

@@ -1,7 +1,7 @@
-"""Refuses connector jars that do not fit the running Spark.
+"""Rejects connector jars that do not fit the running Spark.
 
-A session starts with a wrong jar without a word, and the first read or merge fails with a linkage error, Delta's
-after it has written. Pipelines write Delta and Iceberg tables without any jar.
+A session with a wrong jar starts without any warning. The first read or merge then fails with a linkage error, in
+Delta's case after it has written. Pipelines themselves write Delta and Iceberg tables without any jar.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FITS: Final[Mapping[tuple[str, str], str]] = {("delta-spark", "4.2"): "delta-sp
 
 
 def refuse_wrong_jars(settings: Mapping[str, str], spark_version: str) -> None:
-    """Raises ``EnvironmentFault`` that names a Delta or Iceberg jar built for another Spark."""
+    """Raises ``EnvironmentFault`` that names a Delta or Iceberg jar if it was built for another version of Spark."""
     line = ".".join(spark_version.split(".")[:2])
     for jar in _jars(settings):
         found = _CONNECTOR.search(jar)

@@ -1,8 +1,8 @@
 """Replaces rows by key on the executors: Spark finds the files that contain the keys and writes new ones.
 
-No row passes through the driver. It has only the files and their bounds, and makes one commit that removes some files
-and adds others. A commit whose files were replaced meanwhile, for example by ``pipeline maintain``, is rejected, and
-the caller plans again from the newest version.
+No row passes through the driver, which only handles the files and their bounds. It makes one commit that removes some
+files and adds others. If files of the commit were replaced meanwhile, for example by ``pipeline maintain``, the
+commit is rejected, and the caller plans again from the newest version.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ORDER: Final = ("_store_timestamp", "store_timestamp", "_queue_offset", "queue_
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A data file of the version to rewrite."""
+    """A data file of the table version to rewrite."""
 
     location: str
     """A path that Spark can open."""
@@ -64,7 +64,7 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The pending commit: files already written, and the files they replace."""
+    """A pending commit, with the files already written and the files they replace."""
 
     removed: Sequence[LiveFile]
     added: Sequence[WrittenFile]
@@ -73,7 +73,7 @@ class Rewrite:
 
 
 def key_names(sink: DeltaSink | IcebergSink) -> list[str]:
-    """Returns the key columns; empty for a table without a key."""
+    """Returns the key columns of a sink; empty for a table without a key."""
     return [sink.key] if isinstance(sink.key, str) and sink.key else list(sink.key)
 
 
@@ -84,7 +84,8 @@ def _column(name: str) -> Column:
 
 
 def may_use_driver(sink: DeltaSink | IcebergSink, table_bytes: int, bytes_max: int) -> bool:
-    """Returns whether the table's library merges a batch in the driver, which costs less for small tables."""
+    """Returns whether the table's library merges a batch in the driver instead of the executors, which costs less for
+    small tables."""
     if sink.scd or not isinstance(sink.key, str) or "." in sink.key or sink.merge == "executors":
         return False
     return sink.merge == "driver" or table_bytes <= bytes_max
@@ -96,7 +97,7 @@ def incoming_columns(frame: DataFrame, sink: DeltaSink | IcebergSink) -> StructT
 
 
 def aligned(frame: DataFrame, columns: StructType, sink: DeltaSink | IcebergSink) -> DataFrame:
-    """Returns the rows with the columns of the table. Events keep their own columns, too."""
+    """Returns the rows with the columns of the table. Events also keep their own columns."""
     if not sink.scd:
         return align(frame, columns)
     from pyspark.sql import functions as f
@@ -131,7 +132,8 @@ def replace_rows(
     batch: BatchKey,
     live: Sequence[LiveFile],
 ) -> Rewrite | None:
-    """Writes replacements for the files that contain the batch's keys. Returns None if the batch has no rows.
+    """Writes replacements for the files that contain the batch's keys. Returns the pending commit, or None if the
+    batch has no rows.
 
     ``live`` are the files of the newest version. Raises ``RunFailed`` for rows or events that cannot be written.
     """
@@ -243,7 +245,7 @@ def _tops(keys: Sequence[str]) -> list[str]:
 
 
 def _within(live: Sequence[LiveFile], low: Any, high: Any) -> list[LiveFile]:
-    """Returns the files whose bounds do not rule out the keys of a batch."""
+    """Returns the files that may contain keys of a batch, according to their bounds."""
 
     def may_hold(file: LiveFile) -> bool:
         try:
@@ -276,7 +278,8 @@ def _read(session: SparkSession, job: _Job, files: Sequence[LiveFile]) -> DataFr
 def _split(
     frame: DataFrame, job: _Job, candidates: Sequence[LiveFile]
 ) -> tuple[Sequence[LiveFile], DataFrame | None, DataFrame | None]:
-    """Returns the files that contain keys of the batch, their rows with these keys, and their other rows."""
+    """Returns the files that contain keys of the batch, the files' rows with these keys, and their other rows. The
+    rows are None if there are no such files."""
     from pyspark.sql import functions as f
 
     if not candidates:
@@ -303,7 +306,7 @@ def _split(
 
 
 def _bare(location: str) -> str:
-    """Normalizes a path, because Spark writes file:/x, tables write file:///x or /x, and s3a is s3."""
+    """Returns a path in normal form, because Spark writes file:/x, tables write file:///x or /x, and s3a is s3."""
     scheme, separator, rest = location.partition(":")
     if not separator or "/" in scheme:
         return location

@@ -1,7 +1,7 @@
 """Shared parts of the lake tables: Spark writes files, and a commit adds them to the table.
 
 Spark's executors write the rows of a micro-batch as Parquet files that do not belong to a table yet. The driver then
-makes one commit that adds the files *and* records the batch number under the id of the query. When Spark repeats a
+makes one commit that adds the files *and* records the batch number under the id of the query. If Spark repeats a
 batch after a crash, it either finds the number and does nothing, or finds files without a commit and writes them
 again.
 """
@@ -60,7 +60,7 @@ class BatchKey:
 
 
 class Bounds(NamedTuple):
-    """Bounds of a file's columns: minimum and maximum as JSON, and the number of nulls."""
+    """The bounds of a file's columns: minimum and maximum as JSON, and the number of nulls."""
 
     low: dict[str, int | float | str]
     high: dict[str, int | float | str]
@@ -102,8 +102,8 @@ def written_files(directory: str) -> list[WrittenFile]:
 
 
 def column_bounds(footer: Any) -> Bounds:
-    """Returns the bounds of the first columns from a Parquet footer: numbers, short texts, dates and times. Other and
-    nested columns have none, so readers do not skip files by them."""
+    """Returns the bounds of a file's first columns, read from its Parquet footer. Only top-level numbers, short
+    texts, dates and times have bounds, so readers do not skip files by other columns."""
     bounds = Bounds({}, {}, {})
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for index in range(min(footer.num_columns, _BOUNDED_COLUMNS)):
@@ -125,7 +125,8 @@ def column_bounds(footer: Any) -> Bounds:
 
 
 def _bound(value: object, *, up: bool) -> int | float | str | None:
-    """Returns a bound in the form of Delta's protocol, where times have milliseconds; None for types without one."""
+    """Returns a bound in the form of Delta's protocol, in which times have milliseconds, or None for types without a
+    bound."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
@@ -144,7 +145,7 @@ def _bound(value: object, *, up: bool) -> int | float | str | None:
 def write_files(
     frame: DataFrame, directory: str, partition_by: list[str], compression: str = "zstd"
 ) -> list[WrittenFile]:
-    """Has Spark write the rows below a directory."""
+    """Makes Spark write the rows below a directory, and returns the written files."""
     # Spark's default is INT96, which Iceberg does not support.
     frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     # Overwrite the files of an earlier attempt at this batch that was not committed.
@@ -157,7 +158,7 @@ def write_files(
 
 
 def newest_column(columns: list[str], sink: DeltaSink | IcebergSink) -> str:
-    """Returns the column whose maximum marks the newest row; empty where there is none."""
+    """Returns the column whose maximum marks the newest row, or an empty text if there is none."""
     if sink.newest_by:
         if sink.newest_by not in columns:
             raise RunFailed(f"newestBy: there is no column {sink.newest_by!r} among {', '.join(columns)}")
@@ -166,7 +167,7 @@ def newest_column(columns: list[str], sink: DeltaSink | IcebergSink) -> str:
 
 
 def newest_rows(frame: DataFrame, sink: DeltaSink | IcebergSink, rows_max: int | None) -> Any:
-    """Returns the newest row of each key as an Arrow table; None for more than ``rows_max`` rows.
+    """Returns the newest row of each key as an Arrow table, or None if there are more than ``rows_max`` rows.
 
     Raises ``RunFailed`` for a row without a key.
     """
@@ -196,7 +197,7 @@ def newest_rows(frame: DataFrame, sink: DeltaSink | IcebergSink, rows_max: int |
 
 
 class Maintenance:
-    """Schedules compaction and the deletion of old versions, between two batches on the driver."""
+    """Runs compaction and the deletion of old versions on the driver, between two batches."""
 
     def __init__(self, sink: DeltaSink | IcebergSink, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock

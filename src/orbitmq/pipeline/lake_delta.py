@@ -1,5 +1,5 @@
-"""Writes Delta tables with ``deltalake``, without a connector in the JVM: append, replace, upsert, new and wider
-columns."""
+"""Writes Delta tables with ``deltalake``, without a connector in the JVM. Supports append, replace, upsert, and new
+and wider columns."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class DeltaTableWriter:
         self._maintenance = Maintenance(sink)
 
     def write(self, frame: DataFrame, batch: BatchKey, partition_by: list[str]) -> int:
-        """Commits a batch unless it has already been committed. Returns the rows added or, with a key, written."""
+        """Commits a batch unless it has already been committed. Returns the number of rows added or, for a table with
+        a key, written; 0 for a committed batch."""
         table = self._open(incoming_columns(frame, self._sink), partition_by)
         done = table.transaction_version(batch.query)
         if done is not None and done >= batch.number:
@@ -82,7 +83,7 @@ class DeltaTableWriter:
         return rows
 
     def check(self, frame: DataFrame) -> None:
-        """Raises ``RunFailed`` when the table exists and would not accept these columns."""
+        """Raises ``RunFailed`` if the table exists and would not accept these columns."""
         if self._lake.DeltaTable.is_deltatable(self._path, self._options):
             table = self._lake.DeltaTable(self._path, storage_options=self._options)
             evolve(self._columns(table), incoming_columns(frame, self._sink), f"table {self._path}")
@@ -107,8 +108,8 @@ class DeltaTableWriter:
         return StructType.fromJson(json.loads(table.schema().to_json()))
 
     def _changed(self, table: Any, change: Evolution, by: list[str]) -> Any:
-        """Returns the table with the columns that the rows need. After a crash in between, the table is intact and
-        the remaining changes are fewer."""
+        """Returns the table with the columns that the rows need. A crash in between leaves an intact table that needs
+        fewer changes."""
         lake = self._lake
         if change.added:
             from pyspark.sql.types import StructType
@@ -187,7 +188,7 @@ class DeltaTableWriter:
         return found.rows
 
     def _merge(self, table: Any, rows: pa.Table, newest: str, note: Any) -> int:
-        """Replaces rows by key in the driver."""
+        """Replaces rows by key in the driver, and returns the number of rows written."""
         if not rows.num_rows:
             return 0
         merge = table.merge(
@@ -235,7 +236,7 @@ def _add_action(file: WrittenFile, below: str) -> Any:
 
 
 def _live(table: Any, path: str, key: str) -> list[LiveFile]:
-    """Returns the files of a version, with the bounds of a column."""
+    """Returns the files of a table version, with the bounds of one column."""
     actions = pa.table(table.get_add_actions(flatten=True))
     names = actions.column_names
 
@@ -250,7 +251,7 @@ def _live(table: Any, path: str, key: str) -> list[LiveFile]:
 
 
 def _cast(table: Any, path: str, columns: StructType) -> pa.RecordBatchReader:
-    """Returns all rows of a table with other types."""
+    """Returns a reader of all rows of a table, cast to other types."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(columns, timezone="UTC")

@@ -1,5 +1,5 @@
-"""Writes Iceberg tables with ``pyiceberg``, without a connector in the JVM: append, replace, upsert, new and wider
-columns.
+"""Writes Iceberg tables with ``pyiceberg``, without a connector in the JVM. Supports append, replace, upsert, and new
+and wider columns.
 
 A table without a catalog server keeps its catalog next to it (``catalog.db``, SQLite). Each commit also writes the
 newest version to ``metadata/version-hint.text``, for readers that open a directory.
@@ -75,7 +75,7 @@ class IcebergTableWriter:
 
     @classmethod
     def check(cls, sink: IcebergSink, frame: DataFrame) -> None:
-        """Raises ``RunFailed`` when the table exists and would not accept these columns. Creates nothing."""
+        """Raises ``RunFailed`` if the table exists and would not accept these columns. Creates nothing."""
         uri = sink.properties.get("uri", "")
         if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
             return
@@ -88,7 +88,8 @@ class IcebergTableWriter:
         evolve(_columns(table), incoming_columns(frame, sink), f"table {sink.table}")
 
     def write(self, frame: DataFrame, batch: BatchKey) -> int:
-        """Commits a batch unless it has already been committed. Returns the rows added or, with a key, written."""
+        """Commits a batch unless it has already been committed. Returns the number of rows added or, for a table with
+        a key, written."""
         incoming = incoming_columns(frame, self._sink)
         table = self._open(incoming)
         note = f"orbitmq.batch.{batch.query}"
@@ -211,7 +212,7 @@ class IcebergTableWriter:
         return int(rows.num_rows)
 
     def _without_late(self, table: Any, rows: pa.Table, newest: str) -> pa.Table:
-        """Returns the rows that are not older than the table's rows of the same keys. Older ones came late, from
+        """Returns the rows that are not older than the table's rows with the same keys. Older rows arrived late, from
         another queue."""
         key = self._sink.key
         wanted = _expressions().In(key, set(rows.column(key).to_pylist()))
@@ -258,15 +259,19 @@ class IcebergTableWriter:
 
 
 def _expressions() -> Any:
-    """Untyped, because they accept names and values but are annotated with the types that they store."""
+    """Returns the module of expressions. Untyped, because its classes accept names and values but are annotated with
+    the types that they store."""
     import pyiceberg.expressions
 
     return pyiceberg.expressions
 
 
 def replace_files(table: Any, removed: list[Any], added: list[str], properties: dict[str, str]) -> None:
-    """Removes and adds data files and sets properties in one commit. The library rejects it (``ValidationException``)
-    when one of the removed files is not live any more, also when it retries the commit."""
+    """Removes and adds data files and sets properties in one commit.
+
+    The library rejects the commit (``ValidationException``) if one of the removed files is no longer live, even when
+    it retries the commit.
+    """
     from pyiceberg.io.pyarrow import parquet_file_to_data_file
     from pyiceberg.table import TableProperties
 
@@ -292,7 +297,8 @@ def _table_bytes(table: Any) -> int:
 
 
 def _live(table: Any, key: str) -> list[LiveFile]:
-    """Returns the files of the newest version. Rejects files with delete files, which we never write."""
+    """Returns the files of the newest version. Rejects data files that have delete files, which this writer never
+    creates."""
     from pyiceberg.conversions import from_bytes
 
     found: list[LiveFile] = []
@@ -317,7 +323,7 @@ def _live(table: Any, key: str) -> list[LiveFile]:
 
 
 def _value(table: Any, name: str, value: Any) -> Any:
-    """Returns a partition value as a literal. In a file's entry, dates are numbers of days."""
+    """Returns a partition value as a literal. In a file's entry, dates are stored as days."""
     from pyiceberg.types import DateType
 
     if isinstance(table.schema().find_type(name), DateType) and isinstance(value, int):
@@ -332,7 +338,7 @@ def _columns(table: Any) -> StructType:
 
 
 def drop_unnamed(table: Any, limit: datetime) -> int:
-    """Deletes data files that are not part of any version and are older than the limit."""
+    """Deletes data files that are older than the limit and belong to no version. Returns their number."""
     named = {_bare(path) for path in table.inspect.all_files().column("file_path").to_pylist()}
     filesystem, root = open_location(f"{table.location().removesuffix('/')}/data")
     gone = 0
@@ -350,7 +356,7 @@ def _bare(path: str) -> str:
 
 def write_hint(table: Any) -> None:
     """Records the newest version in the directory itself. After a crash before this step, the hint still names the
-    previous one."""
+    previous version."""
     filesystem, newest = open_location(table.metadata_location)
     found = _VERSION.match(posixpath.basename(newest))
     if found is None:

@@ -1,7 +1,8 @@
-"""Plain Parquet files. Any reader sees only complete batches, each exactly once.
+"""Plain Parquet files, of which any reader sees only complete batches, each exactly once.
 
 Spark writes a batch next to the table (``<path>.staging``). A list of its files and their final names commits the
-batch. Once the list exists the files are moved, now or after a crash; without it the batch is written again.
+batch. Once the list exists, the files are moved, either immediately or after a crash. Without the list, the batch is
+written again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class ParquetTableWriter:
         self._files, self._root = open_location(self._path)
 
     def write(self, frame: DataFrame, batch: BatchKey, partition_by: list[str]) -> int:
-        """Commits a batch unless it has already been committed. Returns the rows added."""
+        """Commits a batch unless it has already been committed. Returns the number of rows added."""
         staging = f"{self._path}.staging/{batch.query}"
         _, staged_root = open_location(staging)
         listed = f"{staged_root}/{batch.number}.json"

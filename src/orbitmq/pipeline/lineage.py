@@ -35,7 +35,7 @@ _LAST_EVENTS_S: Final = 15.0
 
 
 class Dataset(NamedTuple):
-    """A data set's name in OpenLineage's form."""
+    """The name of a data set in OpenLineage's form."""
 
     namespace: str
     name: str
@@ -67,7 +67,8 @@ def inputs_of(plan: Plan) -> list[Dataset]:
 
 
 def outputs_of(plan: Plan) -> dict[str, Dataset]:
-    """Returns the data set of each sink, except for consoles and for sinks whose rows name their topics."""
+    """Returns the data set that each sink writes, by sink. Consoles have none, and neither have sinks whose rows name
+    their topics."""
     found: dict[str, Dataset] = {}
     for query in plan.queries:
         sink = query.sink
@@ -100,7 +101,8 @@ def _location(path: str) -> Dataset:
 
 
 def _database(sink: spec.JdbcSink) -> Dataset:
-    """Returns the server and ``database.table``, without the part after a question mark, which may be a password."""
+    """Returns the server and ``database.table``. The parameters of the URL are left out, because they may contain a
+    password."""
     address = sink.url.removeprefix("jdbc:").partition("?")[0].partition(";")[0]
     scheme, found, rest = address.partition("://")
     if not found:
@@ -113,7 +115,7 @@ def _database(sink: spec.JdbcSink) -> Dataset:
 
 
 class Lineage:
-    """The events of one run. ``client`` is an ``OpenLineageClient``."""
+    """Emits the events of one run. ``client`` is an ``OpenLineageClient``."""
 
     def __init__(
         self, plan: Plan, client: Any, environment: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK
@@ -138,7 +140,7 @@ class Lineage:
         self._put("START")
 
     def report(self, batch: BatchReport) -> None:
-        """Counts the rows of a batch; an event reports the total about once a minute."""
+        """Counts the rows of a batch, and emits an event with the totals about once a minute."""
         now = self._clock.monotonic()
         with self._lock:
             self._rows[batch.query] = self._rows.get(batch.query, 0) + batch.rows
@@ -149,7 +151,8 @@ class Lineage:
             self._put("RUNNING")
 
     def end(self, state: str, error: str = "") -> None:
-        """Emits the end of the run: ``COMPLETE``, ``ABORT`` or ``FAIL``. Waits a while for pending events."""
+        """Emits the end of the run: ``COMPLETE``, ``ABORT`` or ``FAIL``. Waits up to ``_LAST_EVENTS_S`` seconds to
+        queue the end marker, and again for pending events."""
         self._put(state, error)
         try:
             self._waiting.put(None, timeout=_LAST_EVENTS_S)
@@ -221,9 +224,9 @@ class Lineage:
 def lineage_of(
     plan: Plan, environment: Mapping[str, str], stop: threading.Event | None = None
 ) -> Iterator[Lineage | None]:
-    """Emits events from the start to the end of a run, if OpenLineage is configured.
+    """Emits events from the start to the end of a run. Yields None if OpenLineage is not configured.
 
-    Raises ``EnvironmentFault`` when it is configured and its package is missing or its configuration is wrong.
+    Raises ``EnvironmentFault`` if it is configured but its package is missing or its configuration is wrong.
     """
     if not is_configured(environment, Path.cwd()):
         yield None

@@ -29,7 +29,7 @@ _MISSING: Final = re.compile(r"missing required field `([^`]*)`")
 def load_pipeline(
     path: Path, given: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
 ) -> spec.Pipeline:
-    """Loads the pipeline of a file. ``given`` are values for its parameters and take precedence over
+    """Returns the pipeline of a file. ``given`` are values for its parameters, which take precedence over
     ``environment``."""
     return parse_pipeline(read_document(path), given or {}, environment or {})
 
@@ -37,7 +37,7 @@ def load_pipeline(
 def parse_pipeline(
     document: object, given: Mapping[str, str], environment: Mapping[str, str]
 ) -> spec.Pipeline:
-    """Builds the pipeline from a parsed document. Raises ``SpecError``."""
+    """Returns the pipeline of a parsed document. Raises ``SpecError``."""
     if not isinstance(document, dict):
         raise SpecError("", "a pipeline is a mapping with name, sources, steps and sinks")
     parameters = document.get("parameters") or {}
@@ -68,7 +68,7 @@ def parse_pipeline(
 
 
 def read_document(path: Path) -> object:
-    """Reads a YAML, TOML or JSON file. Raises ``SpecError`` with line and column."""
+    """Returns the content of a YAML, TOML or JSON file. Raises ``SpecError`` with line and column."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise SpecError(str(path), f"more than {FILE_BYTES_MAX} bytes: not a pipeline file")
@@ -101,7 +101,7 @@ def _read_yaml(path: str, text: str) -> object:
         ) from None
 
     class Loader(yaml.SafeLoader):
-        """Rejects duplicate keys and keeps times as text."""
+        """A YAML loader that rejects duplicate keys and keeps times as text."""
 
         yaml_implicit_resolvers = {
             first: [entry for entry in entries if entry[0] != "tag:yaml.org,2002:timestamp"]
@@ -130,7 +130,7 @@ def _read_yaml(path: str, text: str) -> object:
 
 
 def _plain(value: object) -> object:
-    """Converts TOML's own time values to text, which a pipeline expects."""
+    """Returns the value with TOML's time values as text, which a pipeline expects."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -143,7 +143,7 @@ def _text(value: object) -> str:
 
 
 def _names(value: object) -> Iterator[str]:
-    """Names of all parameters used in a document."""
+    """Yields the names of all parameters used in a document."""
     if isinstance(value, dict):
         for one in value.values():
             yield from _names(one)
@@ -155,7 +155,7 @@ def _names(value: object) -> Iterator[str]:
 
 
 def substitute(value: object, values: Mapping[str, str], environment: Mapping[str, str], path: str) -> object:
-    """Returns ``value`` with ``${name}`` and ``${name:-default}`` substituted; ``$${`` stands for ``${``."""
+    """Returns ``value`` with all ``${name}`` and ``${name:-default}`` substituted. ``$${`` stands for ``${``."""
     if isinstance(value, dict):
         return {key: substitute(one, values, environment, f"{path}.{key}") for key, one in value.items()}
     if isinstance(value, list):
@@ -214,7 +214,7 @@ def _explained(text: str, value: object, kind: Any, prefix: str) -> SpecError:
 
 
 def _members(kind: Any) -> list[Any]:
-    """Returns the members of a union, without annotations."""
+    """Returns the members of a union, or the type itself if it is none. Annotations are removed."""
     if get_origin(kind) is typing.Annotated:
         return _members(get_args(kind)[0])
     if get_origin(kind) in (typing.Union, types.UnionType):
@@ -227,7 +227,8 @@ def _tags(kind: Any) -> list[str]:
 
 
 def _struct(value: object, kind: Any) -> Any:
-    """Returns the class that describes ``value``, chosen by ``kind`` if there are several."""
+    """Returns the class that describes ``value``, chosen by its ``kind`` if there are several, or None if there is
+    none."""
     structs = [one for one in _members(kind) if hasattr(one, "__struct_config__")]
     tag = value.get("kind") if isinstance(value, dict) else None
     chosen = [one for one in structs if one.__struct_config__.tag == tag]
@@ -235,7 +236,7 @@ def _struct(value: object, kind: Any) -> Any:
 
 
 def _walk(value: object, kind: Any, names: list[str]) -> tuple[object, Any]:
-    """Returns value and type at the path ``names``, as deep as they exist."""
+    """Returns the value and the type at the path ``names``. The value is None where the document ends earlier."""
     for name in names:
         struct = _struct(value, kind)
         if struct is not None:

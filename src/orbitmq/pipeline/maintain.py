@@ -1,7 +1,7 @@
 """``orbitmq pipeline maintain``: joins small files of tables and deletes old versions while a stream writes to them.
 
-Every commit names the files it replaces. The table's library rejects a commit that names a file which a stream has
-replaced meanwhile, and the rest of the table is planned again. The stream does the same with its commits. No Spark is
+Every commit names the files it replaces. If a stream has replaced one of these files meanwhile, the table's library
+rejects the commit, and the rest of the table is planned again. The stream does the same with its commits. No Spark is
 needed, because this process reads and writes the files, a few row groups at a time.
 """
 
@@ -42,7 +42,7 @@ _ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """The result of maintaining one table."""
+    """The result of the maintenance of one table."""
 
     removed: int
     """Number of files that were joined."""
@@ -52,7 +52,7 @@ class Maintained:
 
 
 def sinks_of_plan(plan: Plan, name: str) -> dict[str, DeltaSink | IcebergSink]:
-    """Returns the table sinks of a pipeline, or only the one called ``name``, with absolute paths. Raises
+    """Returns the table sinks of a pipeline by name, or only the one called ``name``, with absolute paths. Raises
     ``SpecError``."""
     found: dict[str, DeltaSink | IcebergSink] = {}
     for query in plan.queries:
@@ -68,8 +68,8 @@ def sinks_of_plan(plan: Plan, name: str) -> dict[str, DeltaSink | IcebergSink]:
 
 
 def sinks_of_table(path: str) -> dict[str, DeltaSink | IcebergSink]:
-    """Returns the table in a directory: Delta, or Iceberg with its catalog next to it. Raises
-    ``EnvironmentFault``."""
+    """Returns the table in a directory, which is a Delta table, or an Iceberg table with its catalog next to it.
+    Raises ``EnvironmentFault``."""
     bare = path.removeprefix("file://")
     if not Path(bare, "catalog.db").is_file():
         return {"table": DeltaSink(path=path)}
@@ -93,7 +93,8 @@ def maintain(sink: DeltaSink | IcebergSink, keep_versions: str) -> Maintained:
 
 
 def maintain_delta(sink: DeltaSink, path: str, keep_s: float | None = None) -> Maintained:
-    """Joins the small files of a Delta table; with ``keep_s``, also deletes files of versions older than that.
+    """Joins the small files of a Delta table. With ``keep_s``, also deletes files of versions older than that many
+    seconds.
 
     Raises ``PipelineError``.
     """
@@ -173,7 +174,8 @@ def _forget(sink: DeltaSink | IcebergSink, path: str) -> None:
 
 
 def _groups(table: Any) -> Iterator[list[Any]]:
-    """Groups small files of one partition to be joined, as neighbours in the order of their first bound."""
+    """Yields groups of small files to be joined. The files of a group are in one partition, and neighbours in the
+    order of their first bound."""
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for task in table.scan().plan_files():
         file = task.file
@@ -196,7 +198,7 @@ def _groups(table: Any) -> Iterator[list[Any]]:
 
 
 def _joined(table: Any, files: list[Any]) -> str:
-    """Writes the rows of some files as one; returns its path."""
+    """Writes the rows of some files to one new file, and returns its path."""
     schema = _file_schema(table)
     places = [open_location(file.file_path) for file in files]
     path = f"{table.location().removesuffix('/')}/data/joined/{uuid.uuid4().hex}.parquet"
@@ -218,7 +220,7 @@ def _joined(table: Any, files: list[Any]) -> str:
 
 
 def _file_schema(table: Any) -> pa.Schema:
-    """Returns the columns of the table without ids, because our files are read by column name."""
+    """Returns the table's columns without field ids, because our files are read by column name."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     found = schema_to_pyarrow(table.schema(), include_field_ids=False)

@@ -1,6 +1,7 @@
-"""Derives a plan from a pipeline, as values: which relation reads which, what streams, which queries run.
+"""Derives a plan from a pipeline, as values: which relation reads which, which of them stream, and which queries run.
 
-Pure: no Spark, no server. ``make_plan`` rejects pipelines that cannot work; ``lines`` describes what would run.
+Pure, without Spark and servers. ``make_plan`` rejects pipelines that cannot work, and ``lines`` describes what would
+run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CHECKPOINT_NAME: Final = re.compile(r"^[A-Za-z0-9_.-]{1,100}$")
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A source or a step: a named set of rows."""
+    """A named set of rows that a source or step creates."""
 
     name: str
     inputs: tuple[str, ...]
@@ -47,7 +48,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A sink and its input. In a stream each has its own checkpoint, or shares that of its group."""
+    """A sink and its input. In a stream, each query has its own checkpoint, or shares the checkpoint of its group."""
 
     name: str
     relation: str
@@ -61,7 +62,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Relations in build order, and the queries over them."""
+    """The relations in build order, and the queries over them."""
 
     pipeline: spec.Pipeline
     directory: Path
@@ -75,40 +76,41 @@ class Plan:
 
     @property
     def groups(self) -> list[list[Query]]:
-        """Returns the queries, grouped by shared reads."""
+        """The queries in groups. Those of a group share one read."""
         found: dict[str, list[Query]] = {}
         for query in self.queries:
             found.setdefault(query_name(self, query), []).append(query)
         return list(found.values())
 
     def located(self, path: str) -> str:
-        """Resolves a path of the file: unchanged if it is absolute or a URI, else relative to the directory of the
-        file."""
+        """Returns a path of the pipeline file, unchanged if it is absolute or a URI, otherwise relative to the
+        directory of the file."""
         return located(self.directory, path)
 
 
 def query_name(plan: Plan, query: Query) -> str:
-    """Returns a query's name in Spark."""
+    """Returns the name that a query has in Spark, which all queries of a group share."""
     return f"{plan.pipeline.name}.{query.group or query.name}"
 
 
 def located(directory: Path, path: str) -> str:
-    """See ``Plan.located``."""
+    """Like ``Plan.located``, for paths relative to ``directory``."""
     return path if "://" in path or Path(path).is_absolute() else str(directory / path)
 
 
 def rejected_name(step: str) -> str:
-    """Returns the relation of the rows that a quality step rejected."""
+    """Returns the name of the relation with the rows that a quality step rejected."""
     return f"{step}_rejected"
 
 
 def dead_letter_name(step: str) -> str:
-    """Returns the relation of the same rows as messages for the dead-letter topic."""
+    """Returns the name of the relation with a quality step's rejected rows as messages for the dead-letter topic."""
     return f"{step}_dead_letters"
 
 
 def make_plan(pipeline: spec.Pipeline, directory: Path) -> Plan:
-    """Returns the plan of a pipeline whose file is in ``directory``. Raises ``SpecError``."""
+    """Returns the plan of a pipeline whose file is in ``directory``. Raises ``SpecError`` if the pipeline cannot
+    work."""
     stream = pipeline.mode == "stream"
     relations: dict[str, Relation] = {}
     for name, source in pipeline.sources.items():
@@ -174,8 +176,8 @@ def _check_source(pipeline: spec.Pipeline, source: spec.Source, path: str) -> No
 
 
 def _check_topic(topic: str, path: str) -> None:
-    """Rejects an invalid topic name, or one that only the broker writes to. Empty means that a column has the
-    names."""
+    """Rejects an invalid topic name, and a topic that only the broker writes to. An empty name is valid, because a
+    column then contains the names."""
     if not topic:
         return
     try:
@@ -343,7 +345,7 @@ def _queries(
 
 
 def _shares(sink: spec.Sink) -> bool:
-    """Returns whether a sink can share a query with others, which requires that it commits batches itself."""
+    """Returns whether a sink can share a query with others, for which it must commit batches itself."""
     if isinstance(sink, spec.TopicSink):
         return False
     return getattr(sink, "output_mode", "append") == "append"
@@ -385,7 +387,7 @@ def _check_table(sink: spec.DeltaSink | spec.IcebergSink, path: str) -> None:
 
 
 def _check_circle(pipeline: spec.Pipeline, sink: spec.TopicSink, path: str) -> None:
-    """Rejects a stream that reads its own output, because it would never end and keep growing."""
+    """Rejects a stream that reads its own output, because its topic would grow without end."""
     address = sink.namesrv_addr or pipeline.namesrv_addr
     for source in pipeline.sources.values():
         if not isinstance(source, spec.TopicSource) or source.static:

@@ -26,14 +26,14 @@ __all__ = [
 
 
 def check_modules(plan: Plan) -> None:
-    """Raises ``SpecError`` for a Python step whose function does not exist."""
+    """Raises ``SpecError`` if the function of a Python step does not exist."""
     for number, step in enumerate(plan.pipeline.steps):
         if isinstance(step, spec.PythonStep):
             import_function(plan, step, f"steps[{number}]")
 
 
 def check_servers(plan: Plan) -> None:
-    """Raises ``SpecError`` or ``EnvironmentFault`` for unusable name servers, topics or options."""
+    """Raises ``SpecError`` or ``EnvironmentFault`` if name servers, topics or options cannot be used."""
     for name, source in plan.pipeline.sources.items():
         check_source(plan, name, source)
     for query in plan.queries:
@@ -78,7 +78,7 @@ def require_topics(options: SourceOptions, topics: tuple[str, ...]) -> None:
 
 
 def check_target(options: Mapping[str, str]) -> None:
-    """Raises ``EnvironmentFault`` unless the name server for sending messages answers."""
+    """Raises ``EnvironmentFault`` unless the name server to which messages will be sent answers."""
     _check_sink("target", options, "")
 
 

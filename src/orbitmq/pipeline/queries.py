@@ -1,9 +1,9 @@
 """Decides before anything runs whether a ``sql`` step is a query, and whether a relation can be streamed.
 
 ``SparkSession.sql`` executes a command (INSERT, DROP, SET, CALL, a script) as soon as it is called. So the text is
-first parsed in a position where Spark's grammar accepts only a query: the body of a common table expression within a
-SELECT. Text that parses there is either a query or has unbalanced parentheses and is not a statement on its own. A
-list of forbidden statements would have to grow with every release of Spark.
+first parsed in a position where Spark's grammar accepts only a query, which is the body of a common table expression
+within a SELECT. Text that can be parsed there is either a query, or has unbalanced parentheses and is not a statement
+on its own. A list of forbidden statements would have to grow with every release of Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ONLY_A_QUERY: Final = "SELECT * FROM (WITH _step AS (\n{}\n) SELECT * FROM _ste
 
 
 def require_query(session: SparkSession, text: str, path: str) -> str:
-    """Returns the text without a final semicolon. Raises ``SpecError`` unless it is a single query. Executes
+    """Returns the text without a final semicolon. Raises ``SpecError`` unless the text is a single query. Executes
     nothing."""
     from pyspark.errors import AnalysisException, ParseException
 
@@ -55,7 +55,7 @@ def _internal(session: SparkSession) -> Any:
 
 
 def streaming_rows(session: SparkSession, columns: str) -> DataFrame:
-    """Returns a stream with these columns, as in CREATE TABLE, for analysis. It is never started."""
+    """Returns a stream with these columns, given as in CREATE TABLE. It serves for analysis and is never started."""
     schema = session.createDataFrame([], columns).schema
     rows = session.readStream.format("rate").load()
     return rows.selectExpr(
@@ -64,7 +64,7 @@ def streaming_rows(session: SparkSession, columns: str) -> DataFrame:
 
 
 def require_streamable(frame: DataFrame, output_mode: str) -> None:
-    """Raises Spark's error if a streaming query over this relation would be rejected at its start."""
+    """Raises Spark's error if Spark would reject a streaming query over this relation when it starts."""
     session = frame.sparkSession
     classes: Any = session.sparkContext._jvm
     mode = getattr(classes.org.apache.spark.sql.streaming.OutputMode, output_mode.capitalize())()

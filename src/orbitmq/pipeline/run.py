@@ -53,8 +53,8 @@ Reporter = Callable[[BatchReport], None]
 def build_frames(
     session: SparkSession, plan: Plan, observed: Mapping[str, Observation | str] | None = None
 ) -> dict[str, DataFrame]:
-    """Returns all relations of a plan, and registers each as a view for SQL. ``observed`` counts for quality
-    steps."""
+    """Returns all relations of a plan by name, and registers each as a view for SQL. ``observed`` has the
+    observations that count rows, by quality step."""
     frames: dict[str, DataFrame] = {}
     streaming = {relation.name: relation.streaming for relation in plan.relations}
     for name, source in plan.pipeline.sources.items():
@@ -88,7 +88,7 @@ def _ancestors(plan: Plan, names: set[str]) -> set[str]:
 def run_batch(
     session: SparkSession, plan: Plan, view: TableView, report: Reporter, stop: threading.Event
 ) -> None:
-    """Writes every sink once, one after the other. Raises ``PipelineError``."""
+    """Writes each sink once, one after the other. Raises ``PipelineError``."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
@@ -117,8 +117,8 @@ def run_batch(
 
 
 def _counted_in(plan: Plan) -> dict[str, str]:
-    """Returns the query that counts for each quality step. Every query with the step sees all rows, so one is
-    enough."""
+    """Returns for each quality step the query that counts its rows. One is enough, because every query with the step
+    sees all rows."""
     counted: dict[str, str] = {}
     for query in sorted(plan.queries, key=lambda one: isinstance(one.sink, spec.ConsoleSink)):
         names = _ancestors(plan, {query.relation})
@@ -149,8 +149,8 @@ def run_stream(
     once: bool,
     beat: Callable[[], None] = lambda: None,
 ) -> None:
-    """Runs until ``stop`` is set, a query fails (``PipelineError``), or (``once``) all available rows were read.
-    Calls ``beat`` several times a second."""
+    """Runs until ``stop`` is set, a query fails (``PipelineError``) or, with ``once``, all available rows have been
+    read. Calls ``beat`` several times a second."""
     from pyspark.sql import functions as f
 
     counted = _counted_in(plan)
@@ -184,7 +184,7 @@ def run_stream(
 
 
 def _raise_failed(queries: Mapping[str, StreamingQuery]) -> int:
-    """Returns the number of running queries. Raises the failure of a failed one."""
+    """Returns the number of running queries. Raises ``PipelineError`` if a query has failed."""
     active = 0
     for name, query in queries.items():
         if query.isActive:
@@ -195,7 +195,7 @@ def _raise_failed(queries: Mapping[str, StreamingQuery]) -> int:
 
 
 def _let_begin(query: StreamingQuery, stop: threading.Event, *, once: bool) -> None:
-    """Waits until a query is running before the next one starts; if it runs once, until it has finished.
+    """Waits until a query is running before the next one starts or, with ``once``, until the query has finished.
 
     Spark gives a Python worker ten seconds to connect, which is too short for five queries at once on two cores.
     """
@@ -227,7 +227,7 @@ def _listener(
     by_name = {query_name(plan, group[0]): group for group in plan.groups}
 
     class Listener(StreamingQueryListener):
-        """Called by Spark on its own threads."""
+        """Reports micro-batches. Spark calls it on its own threads."""
 
         def __init__(self) -> None:
             self._known: set[str] = set()
@@ -245,7 +245,7 @@ def _listener(
                 report(_report(query, progress, counted, own))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-            """Does nothing."""
+            """Does nothing, because only micro-batches are reported."""
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
             with self._changed:
@@ -253,8 +253,8 @@ def _listener(
                 self._changed.notify_all()
 
         def wait(self, timeout_s: float, count: int) -> None:
-            """Waits until Spark has delivered all events of this many queries, because events arrive after a query's
-            end."""
+            """Waits until Spark has delivered all events of this many queries, because events arrive after a query
+            has ended."""
             with self._changed:
                 self._changed.wait_for(lambda: len(self._known & self._ended) >= count, timeout_s)
 
@@ -304,7 +304,8 @@ def _row(values: Any) -> Mapping[str, Any]:
 
 
 def offsets_behind(end: Any, latest: Any) -> int | None:
-    """Returns the number of messages between two offsets of format ``rocketmq``, given as values or as JSON text."""
+    """Returns the number of messages between two offsets of format ``rocketmq``, given as values or as JSON text, or
+    None if that is unknown."""
     try:
         end = json.loads(end) if isinstance(end, str) else end
         latest = json.loads(latest) if isinstance(latest, str) else latest

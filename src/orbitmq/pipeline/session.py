@@ -1,4 +1,4 @@
-"""The Spark session of a pipeline: the single place for Java, Python, logging and deviations from Spark's
+"""The Spark session of a pipeline. Only this module handles Java, Python, logging and deviations from Spark's
 defaults."""
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def under_submit() -> bool:
-    """Returns whether ``spark-submit`` runs this program and so decides where Spark runs."""
+    """Returns whether ``spark-submit`` runs this program and therefore decides where Spark runs."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def check_environment(remote: str = "") -> None:
-    """Raises ``EnvironmentFault`` with a remedy when Spark cannot start here or cannot reach a Connect server."""
+    """Raises ``EnvironmentFault`` with a remedy if Spark cannot start here, or cannot reach a Connect server."""
     try:
         import pyspark  # noqa: F401  # only asked whether it is there
     except ImportError:
@@ -59,7 +59,7 @@ def _check_connect(remote: str) -> None:
 
 
 def session_options(master: str, options: Mapping[str, str], log_level: str = "OFF") -> dict[str, str]:
-    """Returns all settings of a session; ``options`` override ours."""
+    """Returns all settings of a session. ``options`` take precedence over our own."""
     java = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} -Dorbitmq.spark.log={log_level}"
     settings = {
         "spark.ui.enabled": "false",
@@ -94,11 +94,11 @@ def build_session(
     python_path: Path | None = None,
     remote: str = "",
 ) -> SparkSession:
-    """Returns a session with our data sources. Raises ``EnvironmentFault`` when that fails.
+    """Returns a session with our data sources. Raises ``EnvironmentFault`` if that fails.
 
-    With an empty ``master``, ``spark-submit`` decides where Spark runs. ``remote`` is a Connect server, which keeps
-    its own settings except for those of SQL. ``python_path`` is the directory of the pipeline's modules, which Python
-    workers on this machine search, too.
+    If ``master`` is empty, ``spark-submit`` decides where Spark runs. ``remote`` is a Connect server, which keeps its
+    own settings except for those of SQL. ``python_path`` is the directory of the pipeline's modules, which Python
+    workers on this machine also search.
     """
     check_environment(remote)
     import pyspark

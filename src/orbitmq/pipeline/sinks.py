@@ -1,4 +1,4 @@
-"""Sinks of a pipeline on Spark: a streaming query for each, or one write of a batch."""
+"""The sinks of a pipeline on Spark, each of which is a streaming query or one write of a batch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def start_query(
     *,
     once: bool,
 ) -> StreamingQuery:
-    """Starts the query of one sink, or of several that share a read. ``note`` is called with the results of sinks."""
+    """Starts the query of one sink, or of several sinks that share a read. ``note`` is called with each sink's
+    results."""
     first = queries[0]
     sink = first.sink
     writer: Any
@@ -77,7 +78,7 @@ def start_query(
 
 
 def output_mode(sink: spec.Sink) -> str:
-    """Returns the output mode of a stream's sink."""
+    """Returns the output mode of a streaming query with this sink."""
     return "append" if isinstance(sink, spec.ParquetSink) else sink.output_mode
 
 
@@ -87,8 +88,8 @@ def _opened(sink: OneSink, frame: DataFrame) -> OneSink:
 
 
 def sink_columns(frame: DataFrame, plan: Plan, query: Query) -> DataFrame:
-    """Returns the columns that a sink would receive. Raises ``SpecError`` or ``RunFailed`` for columns that it cannot
-    use."""
+    """Returns the columns that a sink would receive. Raises ``SpecError`` or ``RunFailed`` if the sink cannot use
+    them."""
     sink = query.sink
     if isinstance(sink, spec.TopicSink):
         messages = _messages(frame, sink, query)
@@ -125,7 +126,7 @@ def sink_columns(frame: DataFrame, plan: Plan, query: Query) -> DataFrame:
 
 
 def write_batch(frame: DataFrame, plan: Plan, query: Query, view: TableView) -> int | None:
-    """Writes all rows of a relation; returns how many were written if the sink counts them."""
+    """Writes all rows of a relation. Returns the number of written rows, or None if the sink does not count them."""
     sink = query.sink
     # No batch is repeated here, so every run has a unique name.
     run = BatchKey(uuid.uuid4().hex, 0)
@@ -166,7 +167,7 @@ def _topic_options(frame: DataFrame, plan: Plan, sink: spec.TopicSink) -> dict[s
 
 
 def _messages(frame: DataFrame, sink: spec.TopicSink, query: Query) -> DataFrame:
-    """Keeps only the columns of a message. A topic set in the sink overrides the column."""
+    """Returns only the columns of a message. A topic set in the sink overrides the column ``topic``."""
     columns: list[str] = [name for name in _MESSAGE_COLUMNS if name in frame.columns]
     if sink.topic and "topic" in columns:
         columns.remove("topic")

@@ -1,4 +1,4 @@
-"""Sources of a pipeline as Spark readers."""
+"""The sources of a pipeline as Spark readers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ __all__ = ["cluster_options", "message_schema", "open_source", "option_text", "s
 
 
 def option_text(value: object) -> str:
-    """Formats a value as a Spark option: true, not True."""
+    """Returns a value as text for a Spark option, in which booleans are lower case."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def cluster_options(
     pipeline: spec.Pipeline, part: spec.TopicSource | spec.TopicSink | spec.DeadLetter
 ) -> dict[str, str]:
-    """Returns the servers' address and keys, the part's own before the pipeline's, and the part's further options."""
+    """Returns the address and keys of the servers, which default to those of the pipeline, and the part's further
+    options."""
     options = {
         "namesrvAddr": part.namesrv_addr or pipeline.namesrv_addr,
         "accessKey": part.access_key or pipeline.access_key,
@@ -38,7 +39,7 @@ def cluster_options(
 
 
 def source_options(pipeline: spec.Pipeline, source: spec.TopicSource | spec.StoreSource) -> dict[str, str]:
-    """Returns the options of the formats ``rocketmq`` and ``rocketmq-store``."""
+    """Returns the Spark options of a source, for format ``rocketmq`` or ``rocketmq-store``."""
     values: dict[str, Any] = {
         "topic": source.topic if isinstance(source.topic, str) else ",".join(source.topic)
     }
@@ -96,8 +97,8 @@ def _texts(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def message_schema(columns: list[str], path: str) -> str:
-    """Returns the columns of a message, as in CREATE TABLE: these, or all. Raises ``SpecError`` for an unknown
-    one."""
+    """Returns the types of some columns of a message, or of all if ``columns`` is empty, as in CREATE TABLE. Raises
+    ``SpecError`` for an unknown column."""
     types = dict(part.split(" ", 1) for part in SCHEMA_DDL.split(", "))
     for column in columns:
         if column not in types:

@@ -1,7 +1,7 @@
-"""The format of a pipeline file. The classes are the parser, the validator and the reference. In a file, names are
-written like ``namesrvAddr`` for ``namesrv_addr``.
+"""The format of a pipeline file. The classes serve as parser, validator and reference. In a file, names are written
+like ``namesrvAddr`` for ``namesrv_addr``.
 
-A pipeline is a chain of named relations. Each source and each step creates one; steps and sinks read earlier ones.
+A pipeline is a chain of named relations. Each source and each step creates one. Steps and sinks read earlier ones.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Strict(
 
 
 class _Cluster(_Strict, frozen=True, kw_only=True):
-    """How to reach the servers. Empty fields default to those of the pipeline."""
+    """The address of the servers and the keys to use. Empty fields default to those of the pipeline."""
 
     namesrv_addr: str = ""
     access_key: str = ""
@@ -94,8 +94,8 @@ class StoreSource(_Strict, frozen=True, kw_only=True, tag="store", tag_field="ki
 
 
 class ParquetSource(_Strict, frozen=True, kw_only=True, tag="parquet", tag_field="kind"):
-    """Parquet files below a directory. In a stream, new files as they arrive (needs ``schema``), or all of them once
-    with ``static``."""
+    """Parquet files below a directory. A stream reads new files as they arrive, which needs ``schema``, or with
+    ``static`` reads all files once."""
 
     path: Text
     schema: str = ""
@@ -116,13 +116,14 @@ class _OneInput(_Step, frozen=True, kw_only=True):
 
 
 class SqlStep(_Step, frozen=True, kw_only=True, tag="sql", tag_field="kind"):
-    """A query over earlier relations by name."""
+    """A query that reads earlier relations by name."""
 
     query: Text
 
 
 class PythonStep(_Step, frozen=True, kw_only=True, tag="python", tag_field="kind"):
-    """``module:function``, called with one DataFrame per name in ``from``, and ``arguments`` by keyword."""
+    """A function ``module:function``, called with one DataFrame per name in ``from``, and with ``arguments`` as
+    keyword arguments."""
 
     function: Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
     source: str | Texts = field(name="from", default="")
@@ -130,7 +131,7 @@ class PythonStep(_Step, frozen=True, kw_only=True, tag="python", tag_field="kind
 
 
 class DebeziumOptions(_Strict, frozen=True, kw_only=True):
-    """How to read change events where they are ambiguous."""
+    """Options for reading change events that are ambiguous."""
 
     table: str = ""
     """Only events of this table, as ``table`` or ``schema.table``; all tables by default."""
@@ -149,7 +150,7 @@ class DebeziumOptions(_Strict, frozen=True, kw_only=True):
 
 
 class DecodeStep(_OneInput, frozen=True, kw_only=True, tag="decode", tag_field="kind"):
-    """Adds the decoded fields of a binary column as typed columns, and ``decode_error`` (null on success)."""
+    """Adds the decoded fields of a binary column as typed columns, and ``decode_error``, which is null on success."""
 
     format: Literal["json", "avro", "protobuf", "registry", "debezium"]
     """``registry``: each body names its schema in Confluent's header. ``debezium``: change events."""
@@ -174,14 +175,15 @@ class DecodeStep(_OneInput, frozen=True, kw_only=True, tag="decode", tag_field="
 
 
 class WatermarkStep(_OneInput, frozen=True, kw_only=True, tag="watermark", tag_field="kind"):
-    """How late rows may arrive, for later steps that group by time windows."""
+    """Sets how late rows may arrive, for later steps that group by time windows."""
 
     column: Name = "store_timestamp"
     delay: Text
 
 
 class DeduplicateStep(_OneInput, frozen=True, kw_only=True, tag="deduplicate", tag_field="kind"):
-    """Keeps one row per value of ``by``. In a stream, values are kept for ``within`` (time of ``column``)."""
+    """Keeps one row per value of ``by``. In a stream, values are remembered for ``within``, measured by the time in
+    ``column``."""
 
     by: Texts = field(default_factory=lambda: ["msg_id"])
     column: Name = "store_timestamp"
@@ -189,14 +191,15 @@ class DeduplicateStep(_OneInput, frozen=True, kw_only=True, tag="deduplicate", t
 
 
 class DeadLetter(_Cluster, frozen=True, kw_only=True):
-    """Where to send rejected rows. Their properties say why they were rejected and where they came from."""
+    """The topic to which rejected rows are sent. Message properties say why a row was rejected and where it came
+    from."""
 
     topic: Text
 
 
 class QualityStep(_OneInput, frozen=True, kw_only=True, tag="quality", tag_field="kind"):
-    """Keeps the rows that satisfy all rules. The others form relation ``<name>_rejected``, with a column
-    ``failed_rules``."""
+    """Keeps the rows that satisfy all rules. The other rows form the relation ``<name>_rejected``, which has the
+    additional column ``failed_rules``."""
 
     rules: Annotated[dict[Name, Text], Meta(min_length=1)]
     """SQL conditions by name. A null condition counts as violated."""
@@ -216,7 +219,7 @@ class _Sink(_Strict, frozen=True, kw_only=True):
 
 
 class _Table(_Sink, frozen=True, kw_only=True):
-    """Options of tables with commits of our own."""
+    """Options shared by tables to which this package commits itself."""
 
     # Checked with the plan: a process that has used a union of a list and a text with a pattern may crash in msgspec
     # 0.22 when it ends.
@@ -243,7 +246,7 @@ class _Table(_Sink, frozen=True, kw_only=True):
 
 
 class ParquetSink(_Sink, frozen=True, kw_only=True, tag="parquet", tag_field="kind"):
-    """Parquet files, with each row exactly once."""
+    """Parquet files that contain each row exactly once."""
 
     path: Text
     partition_by: list[Name] | None = None
@@ -257,7 +260,7 @@ class ParquetSink(_Sink, frozen=True, kw_only=True, tag="parquet", tag_field="ki
 
 
 class DeltaSink(_Table, frozen=True, kw_only=True, tag="delta", tag_field="kind"):
-    """A Delta table, each micro-batch committed exactly once. Needs ``orbitmq[lake]``."""
+    """A Delta table to which each micro-batch is committed exactly once. Needs ``orbitmq[lake]``."""
 
     path: Text
     partition_by: list[Name] | None = None
@@ -267,7 +270,7 @@ class DeltaSink(_Table, frozen=True, kw_only=True, tag="delta", tag_field="kind"
 
 
 class IcebergSink(_Table, frozen=True, kw_only=True, tag="iceberg", tag_field="kind"):
-    """An Iceberg table, each micro-batch committed exactly once. Needs ``orbitmq[lake]``."""
+    """An Iceberg table to which each micro-batch is committed exactly once. Needs ``orbitmq[lake]``."""
 
     table: Annotated[str, Meta(pattern=r"^[^.\s]+(\.[^.\s]+)+$")]
     """``namespace.table``; created if missing."""
@@ -282,7 +285,8 @@ class IcebergSink(_Table, frozen=True, kw_only=True, tag="iceberg", tag_field="k
 
 
 class JdbcSink(_Sink, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
-    """A database table. A micro-batch is staged, then moved in one transaction together with its number."""
+    """A database table. A micro-batch is staged, then moved to the table in one transaction together with its
+    number."""
 
     url: Annotated[str, Meta(pattern=r"^jdbc:")]
     table: Annotated[str, Meta(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,2}$")]
@@ -294,7 +298,7 @@ class JdbcSink(_Sink, frozen=True, kw_only=True, tag="jdbc", tag_field="kind"):
 
 
 class TopicSink(_Cluster, frozen=True, kw_only=True, tag="topic", tag_field="kind"):
-    """Messages, whose unique keys stay the same when a task is repeated."""
+    """Messages in a topic. Their unique keys stay the same when a task is repeated."""
 
     name: str = ""
     source: str = field(name="from", default="")
@@ -323,7 +327,7 @@ Sink = ParquetSink | DeltaSink | IcebergSink | JdbcSink | TopicSink | ConsoleSin
 
 
 class Pipeline(_Strict, frozen=True, kw_only=True):
-    """The whole file."""
+    """The content of a whole pipeline file."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,99}$")]
     mode: Literal["stream", "batch"] = "stream"

@@ -1,8 +1,8 @@
-"""The status of a pipeline for outside observers, from a file next to its checkpoints and from the checkpoints.
+"""The status of a pipeline for other processes, read from a file next to its checkpoints and from the checkpoints.
 
-While a stream runs it writes ``_status.json`` into its checkpoint directory, after batches and every few seconds,
-atomically. The checkpoints themselves record where each query is, even for queries that Spark runs without us, and
-the brokers tell how far that is behind.
+A running stream writes ``_status.json`` to its checkpoint directory, atomically, after batches and every few seconds.
+The checkpoints themselves record the position of each query, even for queries that Spark runs without us. The brokers
+tell how far these positions are behind.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SILENT_MS: Final = 30_000
 
 @dataclass(slots=True)
 class SinkStatus:
-    """Totals of one sink over all runs with this checkpoint."""
+    """The totals of one sink over all runs with this checkpoint."""
 
     rows: int = 0
     batch_id: int = -1
@@ -51,7 +51,7 @@ class SinkStatus:
 
 
 class StatusFile:
-    """Status file, maintained by a running stream."""
+    """The status file that a running stream maintains."""
 
     def __init__(self, plan: Plan, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -71,7 +71,7 @@ class StatusFile:
         self._written: float | None = None
 
     def report(self, batch: BatchReport) -> None:
-        """Adds the report of a batch."""
+        """Adds the report of a batch to the totals."""
         sink = self._sinks[batch.query]
         sink.rows += batch.rows
         sink.batch_id = batch.batch_id
@@ -80,11 +80,11 @@ class StatusFile:
         self._write("running", _BATCH_S)
 
     def beat(self) -> None:
-        """Records that it is still running."""
+        """Records that the stream is still running."""
         self._write("running", _BEAT_S)
 
     def end(self, reason: str = "") -> None:
-        """Records that it ended, or failed and why."""
+        """Records that the stream ended, or that it failed and the reason."""
         self._write("failed" if reason else "ended", 0.0, reason)
 
     def _write(self, state: str, quiet_s: float, reason: str = "") -> None:
@@ -149,9 +149,10 @@ def read_status(
     options: Mapping[str, str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> PipelineStatus:
-    """Reads the status of the pipeline with this checkpoint directory, or of a query if it is a query's.
+    """Returns the status of the pipeline with this checkpoint directory, or of a single query if the directory is a
+    query's.
 
-    Raises ``EnvironmentFault`` when it is neither.
+    Raises ``EnvironmentFault`` if it is neither.
     """
     filesystem, root = open_location(checkpoint)
     kept = _read_json(f"{checkpoint}/{_FILE}") or {}
@@ -182,7 +183,8 @@ def read_status(
 
 
 def _is_dead(host: Any, pid: Any) -> bool:
-    """Returns whether a process of this machine has exited; False for one of another machine."""
+    """Returns whether a process of this machine has exited. False for a process of another machine, which cannot be
+    checked."""
     if host != socket.gethostname() or not isinstance(pid, int):
         return False
     try:
@@ -213,7 +215,8 @@ def _query(place: str, name_servers: str, options: Mapping[str, str]) -> QuerySt
 
 
 def _newest(directory: str) -> tuple[int, int]:
-    """Returns the number and write time of the newest batch in one of Spark's logs; -1 for none."""
+    """Returns the number of the newest batch in one of Spark's logs, and its write time in milliseconds; -1 and 0 if
+    there is none."""
     filesystem, root = open_location(directory)
     found = [
         (int(one.base_name), (one.mtime_ns or 0) // 1_000_000)
@@ -224,7 +227,7 @@ def _newest(directory: str) -> tuple[int, int]:
 
 
 def _offsets(path: str) -> QueueOffsets:
-    """Returns the offsets of all our sources in a file of the offset log."""
+    """Returns the offsets of all our sources, read from a file of Spark's offset log."""
     filesystem, root = open_location(path)
     offsets: QueueOffsets = {}
     try:
@@ -241,7 +244,7 @@ def _offsets(path: str) -> QueueOffsets:
 
 
 def _behind(offsets: QueueOffsets, name_servers: str, options: Mapping[str, str]) -> int | None:
-    """Returns the unread messages according to the brokers, or None if they do not answer."""
+    """Returns the number of unread messages according to the brokers, or None if they do not answer."""
     if not offsets or not name_servers:
         return None
     given = {"namesrvAddr": name_servers, "topic": ",".join(sorted({key.topic for key in offsets}))}

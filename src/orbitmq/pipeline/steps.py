@@ -1,4 +1,4 @@
-"""Steps of a pipeline on Spark. Each turns earlier relations into a new one."""
+"""The steps of a pipeline on Spark. Each step turns earlier relations into a new one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def apply_step(
     path: str,
     observation: Observation | str | None = None,
 ) -> dict[str, DataFrame]:
-    """Returns the relations that a step creates, by name. ``observation`` counts for quality steps.
+    """Returns the relations that a step creates, by name. A quality step counts rows with ``observation``.
 
     Raises ``SpecError`` with the path of the field for anything that Spark rejects.
     """
@@ -157,8 +157,8 @@ def _checked(
 
 
 def reject_properties(frame: DataFrame, plan: Plan, step: spec.QualityStep) -> dict[str, Column]:
-    """Returns properties that say why and where a row was rejected, and which message it was. The names have no dots,
-    so that SQL92 filters can use them."""
+    """Returns message properties that say why and where a row was rejected, and from which message it came. The names
+    have no dots, so that SQL92 filters can use them."""
     from pyspark.sql import functions as f
 
     columns = frame.columns
@@ -177,8 +177,8 @@ def reject_properties(frame: DataFrame, plan: Plan, step: spec.QualityStep) -> d
 
 
 def _letters(refused: DataFrame, plan: Plan, step: spec.QualityStep) -> DataFrame:
-    """Returns rejected rows as messages, with the original body, or the row as JSON if a step has dropped the
-    body."""
+    """Returns rejected rows as messages with the original body. If a step has dropped the body, the row as JSON
+    replaces it."""
     from pyspark.sql import functions as f
 
     types = dict(refused.dtypes)

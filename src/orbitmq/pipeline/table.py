@@ -38,7 +38,7 @@ _UPSERT_ROWS: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest:
-    """Arguments of the command."""
+    """The arguments of the command."""
 
     topic: str
     form: str
@@ -65,7 +65,7 @@ class TableRequest:
 
 
 def table_document(request: TableRequest) -> dict[str, Any]:
-    """Returns the pipeline as a file would describe it. Raises ``SpecError``."""
+    """Returns the generated pipeline in the form of a parsed file. Raises ``SpecError``."""
     if request.form == "parquet" and request.key:
         raise SpecError("--key", "plain files cannot be replaced row by row: use --to delta or --to iceberg")
     if request.form == "parquet" and (request.compact_every or request.keep_versions):
@@ -97,7 +97,7 @@ def table_document(request: TableRequest) -> dict[str, Any]:
 
 
 def _steps(request: TableRequest) -> tuple[list[dict[str, Any]], list[str]]:
-    """Returns the steps, and the columns of a message that they read."""
+    """Returns the steps, and the message columns that they read."""
     steps: list[dict[str, Any]] = []
     rules: dict[str, str] = {}
     selected = [f"`{name}`" for name in _MESSAGE]
@@ -122,7 +122,7 @@ def _steps(request: TableRequest) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _decoding(request: TableRequest) -> dict[str, Any]:
-    """Returns how to decode bodies: with a registry, or according to the name of the schema file."""
+    """Returns the options of the decode step, for a registry or, depending on its name, a schema file."""
     if request.schema.startswith(("http://", "https://")):
         found = {
             "format": "registry",

@@ -30,7 +30,7 @@ __all__ = ["Outcome", "junit", "plan_of_case", "run_case"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a case."""
+    """The result of one test case."""
 
     case: Case
     differences: tuple[Difference, ...] = ()
@@ -43,7 +43,7 @@ class Outcome:
         return not self.differences and not self.error
 
     def lines(self) -> Iterator[str]:
-        """Yields a description of the problems."""
+        """Yields the lines of a description of the problems."""
         if self.error:
             yield self.error
         for one in self.differences:
@@ -51,7 +51,8 @@ class Outcome:
 
 
 def plan_of_case(file: Path, case: Case, environment: Mapping[str, str]) -> Plan:
-    """Returns the plan of a pipeline file as one batch. Raises ``SpecError``, also for unknown names in the case."""
+    """Returns the plan that runs a pipeline file as one batch. Raises ``SpecError``, for example for unknown names in
+    the case."""
     plan = make_plan(load_pipeline(file, case.given, environment), file.resolve().parent)
     names = {relation.name for relation in plan.relations}
     for name in case.sources:
@@ -81,7 +82,8 @@ def run_case(
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Outcome:
-    """Runs one case. Does not raise for an invalid pipeline or case; the outcome has the reason."""
+    """Runs one case and returns its outcome. For an invalid pipeline or case, the outcome contains the reason, and
+    nothing is raised."""
     begun = clock.monotonic()
     try:
         plan = plan_of_case(file, case, environment)

@@ -12,7 +12,7 @@ __all__ = ["duration_s", "milliseconds", "moment_text"]
 
 
 def milliseconds(value: str | int, path: str) -> int:
-    """Converts an ISO 8601 text (UTC by default) to milliseconds; a number is already in milliseconds."""
+    """Returns an ISO 8601 time (UTC by default) as milliseconds since 1970. A number is returned unchanged."""
     if isinstance(value, int):
         return value
     text = value.strip()
@@ -31,7 +31,7 @@ def milliseconds(value: str | int, path: str) -> int:
 
 
 def moment_text(value_ms: int) -> str:
-    """Formats a time as ISO 8601 in UTC."""
+    """Returns a time in milliseconds since 1970 as ISO 8601 text in UTC."""
     return datetime.fromtimestamp(value_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
@@ -47,5 +47,6 @@ _PART: Final = re.compile(rf"(\d+(?:\.\d+)?)\s+({'|'.join(_UNIT_S)})s?", re.IGNO
 
 
 def duration_s(text: str) -> float:
-    """Returns the seconds of ``1 hour 30 minutes``, which must have been validated (``plan.py``)."""
+    """Returns the seconds of a duration such as ``1 hour 30 minutes``, which must have been validated
+    (``plan.py``)."""
     return sum(float(count) * _UNIT_S[unit.lower()] for count, unit in _PART.findall(text))
