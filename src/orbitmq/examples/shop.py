@@ -1,8 +1,8 @@
-"""The shop of ``orbitmq demo``: what it sends, how it handles messages, and the expected result.
+"""The shop of ``orbitmq demo``: the messages it sends, how it handles messages, and the expected result.
 
-Orders come in; four of five are paid. A delayed message closes each order that was not paid in time (thirty minutes
-in the shop's terms, three seconds here). Stock is confirmed by a transaction. A group of clerks grows from one to
-three while it works. The shop keeps its own book, and at the end everything is compared with it.
+Orders arrive, and four of five are paid. A delayed message closes each order that was not paid in time (thirty
+minutes in the shop's terms, three seconds here). Stock is confirmed by a transaction. A group of clerks grows from
+one to three while it works. The shop keeps its own book, and at the end everything is compared with it.
 """
 
 from __future__ import annotations
@@ -106,14 +106,14 @@ def order_of(message: ReceivedMessage) -> str:
 
 @dataclass(slots=True)
 class Shop:
-    """What was sent and what arrived."""
+    """The record of everything that was sent and everything that arrived."""
 
     book: dict[str, Order] = field(default_factory=dict)
     """Every order by name."""
     sent_payments: set[str] = field(default_factory=set)
     sent_stock: dict[str, TransactionState] = field(default_factory=dict)
     till_sends: int = 0
-    """Messages the till sent; those about closed orders come from the back office."""
+    """Messages sent by the till. Messages about closed orders come from the back office."""
     sending_s: float = 0.0
     orders: Counter[str] = field(default_factory=Counter)
     paid: set[str] = field(default_factory=set)

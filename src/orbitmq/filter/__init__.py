@@ -1,4 +1,5 @@
-"""SQL92 expressions over message properties: grammar, tree, program. No I/O; the kernel evaluates programs."""
+"""SQL92 expressions over message properties: their grammar, trees and programs. Does no I/O. The kernel evaluates
+programs."""
 
 from orbitmq.filter.parsing import Parsed, parse
 from orbitmq.filter.program import Expression, compile_expression, encode_program

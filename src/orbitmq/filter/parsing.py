@@ -119,7 +119,7 @@ def _failed(expression: str, position: int, reason: str) -> SubscriptionParseFai
 
 class _Word(NamedTuple):
     kind: str
-    """``NAME``, ``STRING``, ``FLOAT``, ``INTEGER``; for keywords and punctuation the text itself; ``_END``."""
+    """``NAME``, ``STRING``, ``FLOAT``, ``INTEGER`` or ``_END``. For keywords and punctuation, the text itself."""
     text: str
     position: int
 

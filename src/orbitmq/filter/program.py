@@ -55,7 +55,7 @@ class Expression(msgspec.Struct, frozen=True):
     tree: Logic
     filter: Filter
     ignored_from: int | None
-    """Where text begins that is not part of the expression (Apache ignores it too); None when there is none."""
+    """The position of text after the expression, which Apache ignores, too; None if there is none."""
 
 
 def compile_expression(text: str) -> Expression:

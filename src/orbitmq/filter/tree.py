@@ -45,11 +45,12 @@ class Constant(msgspec.Struct, frozen=True, gc=False):
     value: Value
     kind: Kind
     signed: bool = False
-    """It had a sign: such operands escape Apache's checks of literals."""
+    """Whether a sign was applied. Apache's checks of literals skip such operands."""
 
 
 class Equal(msgspec.Struct, frozen=True, gc=False):
-    """``=``; the left operand decides the result for null."""
+    """A comparison with ``=``. Two nulls are equal. Otherwise a null on the left gives null, and a null on the right
+    gives false."""
 
     left: Node
     right: Node

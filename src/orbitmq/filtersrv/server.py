@@ -46,7 +46,7 @@ _RECORD_BYTES_MIN: Final = 8
 
 
 class FilterServer:
-    """A filter server; ``async with`` starts and stops it."""
+    """A filter server. Use it with ``async with``, which starts and stops it."""
 
     def __init__(self, config: FilterServerConfig) -> None:
         self.config = config

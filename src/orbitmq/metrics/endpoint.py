@@ -37,9 +37,9 @@ class Pages:
 
     metrics: Callable[[], Awaitable[Families]]
     not_alive: Callable[[], str]
-    """Why the server should be restarted; empty when it is healthy."""
+    """Returns why the server should be restarted; empty if it is healthy."""
     not_ready: Callable[[], str]
-    """Why it should get no traffic now; empty when it should."""
+    """Returns why the server should get no traffic now; empty if it should get traffic."""
 
 
 def bind_metrics(host: str, port: int) -> socket.socket:

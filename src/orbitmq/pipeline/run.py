@@ -253,8 +253,8 @@ def _listener(
                 self._changed.notify_all()
 
         def wait(self, timeout_s: float, count: int) -> None:
-            """Waits until Spark has delivered all events of this many queries, because events arrive after a query
-            has ended."""
+            """Waits up to ``timeout_s`` until Spark has delivered all events of ``count`` queries, because events
+            arrive after a query has ended."""
             with self._changed:
                 self._changed.wait_for(lambda: len(self._known & self._ended) >= count, timeout_s)
 

@@ -12,7 +12,8 @@ __all__ = ["duration_s", "milliseconds", "moment_text"]
 
 
 def milliseconds(value: str | int, path: str) -> int:
-    """Returns an ISO 8601 time (UTC by default) as milliseconds since 1970. A number is returned unchanged."""
+    """Returns an ISO 8601 time (UTC by default) as milliseconds since 1970. A number, also as text, is in
+    milliseconds already. Raises ``SpecError``."""
     if isinstance(value, int):
         return value
     text = value.strip()

@@ -370,11 +370,11 @@ class _Properties:
         self._values: dict[bytes, tuple[bytes, bytes]] = {}
 
     def find(self, names: Sequence[bytes]) -> None:
-        """Finds several properties in one pass; ``values_of`` searches for a single name."""
+        """Finds several properties in one pass, so that ``values_of`` need not search for each of them."""
         self._values |= zip(names, property_values(self._texts, self._ends, names), strict=True)
 
     def values_of(self, name: bytes) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-        """Returns the values of one property, null in rows without it, and the indices of the rows that have it."""
+        """Returns the values of one property, null in rows without it, and a mask of the rows that have it."""
         if name not in self._values:
             self.find([name])
         ends, values = self._values[name]

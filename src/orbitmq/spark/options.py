@@ -361,7 +361,7 @@ class SourceOptions:
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
     assigned: tuple[tuple[str, str, int], ...] = ()
-    """Read only these queues: topic, broker (empty: any), number."""
+    """The only queues to read, each as topic, broker (empty for any broker) and number."""
     starting: int | Offsets = EARLIEST
     ending: int | Offsets = LATEST
     starting_timestamp_ms: int | None = None

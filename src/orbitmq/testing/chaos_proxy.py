@@ -32,7 +32,7 @@ class ChaosProxy:
         self.delay_s = 0.0
         """The delay of every chunk of bytes."""
         self.accepting = True
-        """False: new connections are closed immediately."""
+        """If False, new connections are closed immediately."""
         self.address = ""
 
     async def __aenter__(self) -> Self:

@@ -91,15 +91,15 @@ class FaultyFileSystem:
         self._next_handle = 1000
         self._locks: dict[str, int] = {}
         self.on_operation: Callable[[str, str], None] | None = None
-        """Called with name and path before every operation that changes something; may raise anything."""
+        """Called with name and path before every operation that changes something. May raise anything."""
         self.operation_count = 0
-        """How many changing operations were executed."""
+        """The number of executed operations that change something."""
         self._fail_at: int | None = None
         self._fail_error = errno.ENOSPC
         self._tear_at: tuple[int, int] | None = None
         self._write_count = 0
         self.sync_error: int | None = None
-        """If set, every ``sync_data`` fails with it and gives up what was not durable yet."""
+        """If set, every ``sync_data`` fails with this error and gives up the content that was not durable yet."""
 
     # Faults.
     @property

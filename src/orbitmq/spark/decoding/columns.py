@@ -52,11 +52,12 @@ def decode(
     errors: str = "decode_error",
     message: str = "",
 ) -> DataFrame:
-    """Returns ``frame`` with two more columns: the decoded ``column``, and its error.
+    """Returns ``frame`` with two more columns: ``into`` has the decoded value of ``column``, and ``errors`` has the
+    error.
 
-    One of the two is null in each row. ``message`` names the Protobuf message; empty means the first one of the
-    schema. Raises ``ConfigError`` for columns and schemas that do not match, ``RegistryError`` when the registry has
-    no answer.
+    In each row one of the two is null. ``message`` names the Protobuf message; if it is empty, the first one of the
+    schema is used. Raises ``ConfigError`` for columns and schemas that do not match, and ``RegistryError`` if the
+    registry has no answer.
     """
     access = RegistryAccess.parse(registry) if isinstance(registry, str) else registry
     kinds = dict(frame.dtypes)

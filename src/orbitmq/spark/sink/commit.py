@@ -56,7 +56,7 @@ _BUSY_PAUSE_S: Final = 0.1
 CALL_TIMEOUT_S: Final = 10.0
 _PULL_COUNT: Final = 1000
 _PART: Final = 10_000
-"""The most half messages to end together; bounds the memory of their requests."""
+"""The maximum number of half messages to commit or roll back together. It limits the memory of their requests."""
 
 
 def batch_mark(query: str, batch: int) -> str:

@@ -63,7 +63,7 @@ _Piece = tuple[bytes | bytearray, list[int]]
 
 
 class _NotYet(OrbitError):
-    """The broker does not have the requested messages; it may be recovering."""
+    """The broker does not have the requested messages now, perhaps because it is recovering."""
 
 
 class _StartOver(OrbitError):
@@ -179,7 +179,7 @@ class _RangeReader:
                 self._early[opaque] = (answer._replace(start=0, end=len(body)), body)
 
     def _receive(self, link: Link, frame_bytes: int) -> bool:
-        """Receives more bytes into the buffer; returns False if it is full and must be decoded first."""
+        """Receives more bytes into the buffer. Returns False if the buffer is full and must be decoded first."""
         room = len(self._buffer) - self._filled
         if room < _RECEIVE_BYTES_MIN and self._parsed:
             return False
@@ -257,7 +257,7 @@ class _RangeReader:
             link.send(b"".join(self._writer.write(link, ask) for ask in asks))
 
     def _ask_rest(self, ask: Ask) -> None:
-        """Requests the missing part of a short answer before anything else."""
+        """Requests the missing part of a short answer, ahead of all outstanding pulls."""
         if not self._asked:
             self._next = self._position
         elif ask.end > self._position and self._link is not None:

@@ -89,8 +89,8 @@ def read_block(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a block.
 
-    Raises ``CorruptionError`` if the block does not consist of whole records from start to end, ``RecordError`` for
-    an unreadable record. With ``fail_on_data_loss`` off, exactly those records are skipped and logged.
+    Raises ``CorruptionError`` if the block does not consist of whole records from start to end, and ``RecordError``
+    for an unreadable record. With ``fail_on_data_loss`` off, exactly the unreadable records are skipped and logged.
     """
     rows = _Rows(block.segment, options, columns)
     reached = block.start
