@@ -111,11 +111,11 @@ class MessageTable(ABC):
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def table(self) -> pa.Table:
-        """Reads all rows into memory."""
+        """Returns all rows as an Arrow table in memory."""
         return self.reader().read_all()
 
     def pandas(self) -> pd.DataFrame:
-        """Reads all rows into a pandas frame."""
+        """Returns all rows as a pandas frame in memory."""
         return self.reader().read_pandas()
 
     def polars(self) -> pl.LazyFrame:

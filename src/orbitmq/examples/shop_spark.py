@@ -71,7 +71,8 @@ def missing() -> str:
 
 
 def run(name_server: str, directory: Path) -> SparkResult:
-    """Start the process and wait for its output. Raises ``RuntimeError`` with the end of its log."""
+    """Run the Spark part in its own process and return its result. Raises ``RuntimeError`` with the end of the
+    process's log."""
     log = directory / "spark.log"
     environment = {
         **os.environ,

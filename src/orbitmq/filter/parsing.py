@@ -125,7 +125,7 @@ class _Word(NamedTuple):
 
 
 class _Parser:
-    """Precedence climbing with one word of lookahead."""
+    """A parser that uses precedence climbing, with one word of lookahead."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression

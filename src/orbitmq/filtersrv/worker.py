@@ -107,7 +107,7 @@ class FilterMessage:
 
 
 class MessageFilter(Protocol):
-    """A filter class: created once without arguments, called for every message."""
+    """The interface of a filter class. It is created once, without arguments, and called for every message."""
 
     def match(self, message: FilterMessage) -> bool: ...
 

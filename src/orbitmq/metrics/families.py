@@ -41,7 +41,7 @@ class Declared:
 
 
 class Histogram:
-    """Counts by bucket, and the sum of the values."""
+    """A histogram: the number of values by bucket, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -134,7 +134,7 @@ class Families:
         return family
 
     def gauge(self, declared: Declared, value: float, *values: str) -> None:
-        """Add a family of one sample."""
+        """Add a family with a single sample."""
         self.start(declared).add(value, *values)
 
     def text(self) -> str:

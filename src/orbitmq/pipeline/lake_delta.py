@@ -144,8 +144,11 @@ class DeltaTableWriter:
         return sum(file.row_count for file in files)
 
     def _upsert(self, table: Any, frame: DataFrame, columns: StructType, batch: BatchKey, note: Any) -> int:
-        """Replaces rows by key. If another writer, such as ``pipeline maintain``, replaced one of the files
-        meanwhile, the commit is rejected and the batch is planned again."""
+        """Replaces rows by key, and returns their number.
+
+        If another writer, such as ``pipeline maintain``, replaced one of the files meanwhile, the commit is rejected
+        and the batch is planned again.
+        """
         from deltalake.exceptions import CommitFailedError
 
         for attempt in range(ATTEMPTS):
@@ -188,7 +191,7 @@ class DeltaTableWriter:
         return found.rows
 
     def _merge(self, table: Any, rows: pa.Table, newest: str, note: Any) -> int:
-        """Replaces rows by key in the driver, and returns the number of rows written."""
+        """Replaces rows by key in the driver, and returns the number of rows given."""
         if not rows.num_rows:
             return 0
         merge = table.merge(

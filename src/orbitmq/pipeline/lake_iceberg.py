@@ -158,8 +158,11 @@ class IcebergTableWriter:
     def _upsert(
         self, table: Any, frame: DataFrame, columns: StructType, batch: BatchKey, done: dict[str, str]
     ) -> int:
-        """Replaces rows by key. If another writer, such as ``pipeline maintain``, replaced one of the files
-        meanwhile, the commit is rejected and the batch is planned again."""
+        """Replaces rows by key, and returns their number.
+
+        If another writer, such as ``pipeline maintain``, replaced one of the files meanwhile, the commit is rejected
+        and the batch is planned again.
+        """
         from pyiceberg.exceptions import CommitFailedException, ValidationException
 
         for attempt in range(ATTEMPTS):
@@ -195,7 +198,7 @@ class IcebergTableWriter:
         return found.rows
 
     def _merge(self, table: Any, rows: pa.Table, newest: str, done: dict[str, str]) -> int:
-        """Replaces rows by key in the driver."""
+        """Replaces rows by key in the driver, and returns the number of rows written."""
         if newest and rows.num_rows:
             rows = self._without_late(table, rows, newest)
         with table.transaction() as change:

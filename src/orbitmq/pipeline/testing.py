@@ -145,7 +145,8 @@ def _parquet_sample(
 
 
 def _found(frame: DataFrame, expected: Sequence[Mapping[str, Any]], path: str) -> list[dict[str, Any]]:
-    """Returns the rows as JSON values, with times in UTC and binary columns as text."""
+    """Returns the rows as JSON values, with times in UTC and binary columns as text. Raises ``SpecError`` for a
+    column that does not exist."""
     from pyspark.sql import functions as f
 
     wanted = list(dict.fromkeys(name for row in expected for name in row))

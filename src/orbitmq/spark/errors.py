@@ -16,7 +16,7 @@ EXIT_MISUSED: Final = 2
 
 
 class PipelineError(OrbitError):
-    """Base of the pipeline failures."""
+    """The base class of failures of pipelines and queries."""
 
     exit_code: ClassVar[int] = EXIT_FAILED
 
@@ -33,13 +33,13 @@ class SpecError(PipelineError):
 
 
 class EnvironmentFault(PipelineError):
-    """Something the pipeline needs is missing: Java, a package, a server, a topic, a directory."""
+    """Something that the pipeline needs is missing, such as Java, a package, a server, a topic or a directory."""
 
     exit_code = EXIT_MISUSED
 
 
 class RunFailed(PipelineError):
-    """The pipeline started and could not continue."""
+    """The pipeline started but could not continue."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

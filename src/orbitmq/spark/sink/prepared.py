@@ -64,7 +64,7 @@ class Half(NamedTuple):
 
 
 def pack(halves: Sequence[Half]) -> bytes:
-    """Encodes half messages for the commit message of a task."""
+    """Returns half messages encoded for the commit message of a task."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _SCHEMA) as writer:
         writer.write_table(_table(halves))
@@ -73,7 +73,7 @@ def pack(halves: Sequence[Half]) -> bytes:
 
 
 def unpack(packed: bytes) -> list[Half]:
-    """Decodes the output of ``pack``."""
+    """Returns the half messages that ``pack`` has encoded."""
     return _halves(pa.ipc.open_stream(packed).read_all())
 
 

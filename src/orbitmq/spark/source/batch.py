@@ -1,4 +1,4 @@
-"""A batch read of topics: planned once on the driver, read on executors."""
+"""A batch read of topics, which is planned once on the driver and read on the executors."""
 
 from __future__ import annotations
 

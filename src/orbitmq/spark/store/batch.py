@@ -1,4 +1,4 @@
-"""A batch read of store files: planned on the driver, read on the executors."""
+"""A batch read of store files, which is planned on the driver and read on the executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Determines from the checkpoint of a store up to where its log is known to be complete and indexed."""
+"""Reads from the checkpoint of a store up to which log offset its queues are known to be complete."""
 
 from __future__ import annotations
 

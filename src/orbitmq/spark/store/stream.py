@@ -189,7 +189,8 @@ def limited_end(segments: Sequence[Segment], start: int, end: int, most: int | N
 
 
 def blocks_between(segments: Sequence[Segment], start: int, end: int, block_bytes: int) -> list[Block]:
-    """Returns the records between two log offsets as blocks of about ``block_bytes`` (0: one per segment)."""
+    """Returns the records between two log offsets as blocks of about ``block_bytes``. If that is 0, there is one
+    block per segment."""
     blocks: list[Block] = []
     for segment in segments:
         begin = max(start, segment.log_offset) - segment.log_offset
