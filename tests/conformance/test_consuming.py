@@ -165,7 +165,11 @@ async def test_offsets_are_kept_at_the_stop_and_consumption_goes_on_there(target
         await second.wait(5)
         await asyncio.sleep(0.2)
     assert len(first.messages) == 20
-    assert len(second.messages) == 5
+    if target.name == "ours":
+        assert len(second.messages) == 5
+    else:
+        # A thread of Apache's may apply the offset of an earlier pull after that of the stop, and redeliver a queue.
+        assert 5 <= len(second.messages) <= 20
 
 
 async def test_two_members_split_the_queues_and_one_takes_all_back(target: Target) -> None:
