@@ -1,6 +1,7 @@
 """The numbers used on the wire: response codes, flags, languages and versions.
 
-Request codes are in ``orbitmq.requests``; no other module defines a wire number. Frames carry plain ``int`` codes, so
+Request codes are in ``orbitmq.requests``, except the few that the kernel needs (``KernelRequest``); no other module
+defines a wire number. Frames carry plain ``int`` codes, so
 that an unknown code gets an error response (REQUEST_CODE_NOT_SUPPORTED) rather than a decoding error. The numbers are
 stored and exchanged with other implementations, so never renumber them. Corresponds to Apache's ResponseCode,
 LanguageCode, MQVersion, MessageSysFlag and PullSysFlag.

@@ -349,7 +349,8 @@ async def update_topic_list(
 async def update_topic_perm(
     admin: Admin, topic: str, perm: int, *, broker: str | None, cluster: str | None
 ) -> Changed:
-    """Change a topic's permission without changing its other settings."""
+    """Change a topic's permission. Like with mqadmin, the order flag and the filter type are reset to their defaults,
+    because routes do not contain them."""
     route = await admin.route(topic)
     queues = {data.broker_name: data for data in route.queue_datas}
     wanted = set(await admin.targets(broker, cluster))

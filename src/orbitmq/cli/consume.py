@@ -269,7 +269,8 @@ def _part(part: str, message: ReceivedMessage) -> str:
 
 
 def _body_text(message: ReceivedMessage) -> str:
-    """Returns a body as text, even if it is not text or cannot be inflated, because it must not end the command."""
+    """Returns a body as text. Bytes that are not UTF-8 are replaced, and a body that cannot be decoded is shown raw,
+    so that one bad message does not end the command."""
     try:
         body = message.body
     except BodyMismatch:

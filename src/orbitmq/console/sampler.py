@@ -1,6 +1,7 @@
 """Polls the cluster in rounds and caches the results, so that the cost of a page does not grow with the cluster.
 
-A round queries the clusters, every broker's metrics, and from every master all topics, all groups and their progress.
+Each round queries the clusters, the metrics of every broker, and the topics and groups of every master. The progress
+of consumers is queried less often if its requests are slow.
 Topic offsets need one request per topic, so each round queries only ``TOPICS_PER_ROUND`` of them, in rotation. An
 unavailable value is None, never 0.
 """

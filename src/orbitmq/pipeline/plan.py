@@ -104,7 +104,8 @@ def rejected_name(step: str) -> str:
 
 
 def dead_letter_name(step: str) -> str:
-    """Returns the name of the relation with a quality step's rejected rows as messages for the dead-letter topic."""
+    """Returns the name of the relation that holds a quality step's rejected rows, formatted as dead-letter
+    messages."""
     return f"{step}_dead_letters"
 
 

@@ -31,7 +31,8 @@ def under_submit() -> bool:
 
 
 def check_environment(remote: str = "") -> None:
-    """Raises ``EnvironmentFault`` with a remedy if Spark cannot start here, or cannot reach a Connect server."""
+    """Raises ``EnvironmentFault``, which says how to fix it, if PySpark or Java is missing. With ``remote`` it checks
+    the URL and the packages of Spark Connect instead of Java, and does not connect."""
     try:
         import pyspark  # noqa: F401  # only asked whether it is there
     except ImportError:

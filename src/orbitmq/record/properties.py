@@ -59,7 +59,8 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def check_properties(raw: bytes) -> None:
-    """Raise ``RecordError`` if the length of the text does not fit 16 bits."""
+    """Raise ``RecordError`` if the text is longer than 32,767 bytes; its length is stored as a signed 16-bit
+    number."""
     if len(raw) > PROPERTIES_BYTES_MAX:
         raise RecordError(f"properties have {len(raw)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed")
 

@@ -112,8 +112,8 @@ def decode_records(
 
 
 def read_numbers(buffer: bytes | bytearray | memoryview, starts: Positions, field: str) -> Positions:
-    """Returns one number from the fixed part of each record. ``field`` must not be after ``sys_flag``, because IPv6
-    hosts shift later fields.
+    """Returns one number from the fixed part of each record. ``field`` must come before ``born_host``, because IPv6
+    hosts shift all later fields.
 
     ``starts`` must come from ``scan_records``, because they are not checked against the buffer again.
     """

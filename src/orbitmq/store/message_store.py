@@ -522,7 +522,7 @@ class MessageStore:
 
     def units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[tuple[int, int, int]]:
         """Returns (log offset, record size, tag code) of up to ``count`` messages as stored in the queue. With
-        ``enableConsumeQueueExt`` the last value is an extension address."""
+        ``enableConsumeQueueExt`` the last value may be an extension address; see ``units_with_codes``."""
         return list(UNIT.iter_unpack(self.unit_bytes(topic, queue_id, queue_offset, count)))
 
     def units_with_codes(

@@ -70,7 +70,8 @@ class HeldMemory:
             self.look()
 
     def look(self) -> None:
-        """Add up the held memory, and act if it is above a mark."""
+        """Recompute the held memory. Notify the holders when it crosses half of the limit, in either direction. Above
+        the limit, close connections at the end of the event loop's turn."""
         self.moved_bytes = 0
         held = self.held_bytes
         if held > self._limit_bytes and not self._planned:

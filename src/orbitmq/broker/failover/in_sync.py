@@ -91,8 +91,7 @@ class InSyncSet:
     # -- safe end --------------------------------------------------------------------------------------
 
     def safe_end(self) -> int:
-        """Returns the log offset up to which all required members have the log; -1 if a required member is
-        missing."""
+        """Returns the log offset that all required members have reached; -1 if a required member is missing."""
         ends: dict[int, int] = {}
         for link in self._links:
             if link.member:

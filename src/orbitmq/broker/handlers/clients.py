@@ -126,8 +126,8 @@ class ClientHandlers:
         return answer if isinstance(answer, Reply) else await answer
 
     def _register(self, data: HeartbeatData, channel: ClientChannel, taken: _Taken) -> Iterator[None]:
-        """Register the client in its groups one by one, and yield after each. A group whose table is full is skipped,
-        and the others are registered."""
+        """Register the client in its groups, yielding after each one. A group that refuses it (table full, name too
+        long) is skipped; the first refusal is kept in ``taken``."""
         fingerprint = data.heartbeat_fingerprint or 0
         without_sub = fingerprint != 0 and data.without_sub is True
         for consumer in data.consumer_data_set:

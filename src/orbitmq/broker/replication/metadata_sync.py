@@ -1,17 +1,17 @@
 """Copies the state that is not in the log from the master to a slave (Apache: SlaveSynchronize,
 handleSlaveSynchronize).
 
-The first round runs 3 s after a broker became a slave, the next ones every 10 s. A round copies, in this order:
-topics, consumer offsets, delay cursors, groups, and the additions of 5.x: message request modes of groups, the timer
-metrics and the timer checkpoint. This broker does not use the timer metrics; it stores them unchanged in the file
-that an Apache broker on this store, or our slave, reads. Topics and groups are also copied as soon as a connection to
-the master is made and, in a failover group, when the master reports a change, because a promoted slave cannot learn
-of a topic without messages in any other way. Topics and groups are replaced when their data version differs. Consumer
-offsets are merged over our own. The delay cursors are taken as they are, so that a promoted slave resumes delivery
-where its master was. A part that fails is logged, and the next one is tried.
+The first round runs 3 s after a broker becomes a slave, then every 10 s. A round copies, in this order: topics,
+consumer offsets, delay cursors, groups, the 5.x additions (message request modes of groups, timer metrics, timer
+checkpoint), and users and policies. This broker does not use the timer metrics; it stores them unchanged in the file
+that an Apache broker on this store, or our slave, reads. Topics and groups are also copied as soon as the slave
+connects to the master and, in a failover group, when the master reports a change, because a promoted slave cannot
+learn of a topic without messages in any other way. Topics and groups are replaced when their data version differs.
+Consumer offsets are merged over our own. The delay cursors are taken as they are, so that a promoted slave resumes
+delivery where its master was. A part that fails is logged, and the next one is tried.
 
 Consumer offsets and delay cursors are held back until our log has reached the master's log end at the time of its
-answer, because they travel on another connection than the log. A slave promoted with positions ahead of its log would
+answer, because they use a different connection from the log. A slave promoted with positions ahead of its log would
 skip messages: the ones whose delivery or POP checkpoint it never received, and new ones that are stored in place of
 lost ones.
 """

@@ -149,8 +149,8 @@ class Settling:
         )
 
     def log_failure(self, messages: list[ReceivedMessage], outcome: Outcome) -> None:
-        """Log a handler's failure, at most once per interval for each topic and exception type, with the traceback if
-        there is one."""
+        """Log a handler's failure, at most once per interval for each topic and exception type. ``RetryLater`` is not
+        logged, and a body mismatch is logged without a traceback."""
         if isinstance(outcome.error, RetryLater):
             return  # asked for, not an accident
         message, error = messages[0], outcome.error

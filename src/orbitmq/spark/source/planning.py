@@ -1,12 +1,13 @@
-"""Decides what to read next, as arithmetic on values, without Spark, brokers or a clock.
+"""Decides what to read next, with pure functions that need no Spark, broker or clock.
 
 An offset is that of the next message to read, and ranges exclude their ``end``. A checkpoint contains ``{topic:
 {broker: {queue: offset}}}`` with all keys sorted, because Spark compares offsets as text, so a set of offsets must
 have a single spelling.
 
-Names with a blank, which no topic can have, are stored next to the topics: ``read at`` is the time when the offsets
-were taken (milliseconds), and ``restarted at`` is where queues were restarted because they ended before the offset
-already read. A later format would carry a number under ``version``, which no topic can have as its value.
+Two further keys contain a space, so they cannot be names of topics. ``read at`` is the time at which the offsets were
+taken, in milliseconds. ``restarted at`` holds the offsets at which queues were restarted because they ended before
+the offset already read. A later format would store a number under ``version``; the value of a topic is never a
+number.
 """
 
 from __future__ import annotations

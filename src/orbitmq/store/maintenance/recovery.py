@@ -414,8 +414,8 @@ class Recovery:
         return ""
 
     def _write_tail(self, queue: ConsumeQueue) -> None:
-        """Write a queue's tail. On a full disk the units stay in memory, so that the store opens and can be cleaned
-        up."""
+        """Write a queue's tail. If that fails, for example on a full disk, the units stay in memory, so that the
+        store opens and can be cleaned up."""
         try:
             queue.write_tail()
         except OSError as error:
