@@ -28,7 +28,7 @@ _EXTRAS: Final = {
     "pyarrow": "spark",
     "numpy": "spark",
 }
-"""The extra of ours that installs each imported package."""
+"""The extra that installs each imported package."""
 
 
 def main(prog_name: str | None = None) -> None:
